@@ -1,0 +1,1 @@
+"""The contract between engine and gateway: messages, block hash, limits, validation, errors."""

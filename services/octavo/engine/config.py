@@ -1,0 +1,99 @@
+"""The engine's settings. Nothing else in the engine reads arguments or the environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.runtime.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One model on one replica."""
+
+    model: str = setting(
+        "smollm2", "Known name, folder with safetensors, .gguf file or hub id of the model."
+    )
+    revision: str = setting("", "Revision of a hub model; empty takes the newest.")
+    served_name: tuple[str, ...] = setting(
+        (), "Names that requests may use, comma-separated; empty takes the model's own name."
+    )
+    listen: str = setting(
+        "127.0.0.1:50051",
+        "Address of the gRPC server; loopback or unix:PATH until mTLS is configured.",
+    )
+    metrics_listen: str = setting(
+        "127.0.0.1:9091",
+        "Address of the Prometheus endpoint; port 0 takes a free one, empty turns it off.",
+    )
+    dtype: str = setting(
+        "bfloat16", "Compute type; bfloat16 halves memory traffic.", choices=("bfloat16", "float32")
+    )
+    block_tokens: int = setting(
+        16,
+        "Tokens of a KV block; a multiple of the hash block of 16.",
+        unit="tokens",
+        minimum=16,
+        maximum=256,
+    )
+    memory_fraction: float = setting(
+        0.5,
+        "Share of the memory free after loading that the KV cache takes.",
+        minimum=0.01,
+        maximum=0.95,
+    )
+    kv_bytes: int = setting(
+        0,
+        "Size of the KV cache; 0 takes memory_fraction of the free memory, at most what "
+        "max_num_seqs requests of max_model_len need.",
+        unit="bytes",
+        minimum=0,
+    )
+    max_model_len: int = setting(
+        0,
+        "Prompt plus output of one choice; 0 takes what model and KV cache allow.",
+        unit="tokens",
+        minimum=0,
+    )
+    max_num_seqs: int = setting(64, "Choices that run at once.", minimum=1, maximum=1024)
+    max_batched_tokens: int = setting(
+        512,
+        "Token budget of one step: larger is more throughput, smaller is steadier latency.",
+        unit="tokens",
+        minimum=16,
+        maximum=65536,
+    )
+    long_prefill_tokens: int = setting(
+        256, "Largest prompt chunk of one request while others run.", unit="tokens", minimum=16
+    )
+    prefix_caching: bool = setting(True, "Reuse the KV blocks of common prefixes.")
+    watermark: float = setting(
+        0.0,
+        "Share of the blocks kept free at admission while anything runs.",
+        minimum=0.0,
+        maximum=0.5,
+    )
+    max_queued_requests: int = setting(
+        1024, "Requests waiting or running beyond which new ones get 503.", minimum=1
+    )
+    max_queued_tokens: int = setting(
+        1_000_000,
+        "Prompt tokens waiting beyond which new requests get 503.",
+        unit="tokens",
+        minimum=1,
+    )
+    threads: int = setting(
+        0,
+        "OpenMP threads; 0 takes the cores that affinity and cgroup allow.",
+        minimum=0,
+        maximum=1024,
+    )
+    watchdog_s: float = setting(
+        60.0,
+        "A step that lasts longer ends the process with a stack dump; 0 turns it off.",
+        unit="s",
+        minimum=0,
+    )
+    report_fd: int = setting(
+        -1, "File descriptor that gets one JSON line per start-up stage; -1 writes none."
+    )

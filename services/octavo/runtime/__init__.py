@@ -1,0 +1,1 @@
+"""What engine, gateway and command line share: settings, logs, telemetry, tokenizer, templates."""
