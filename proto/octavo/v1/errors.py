@@ -192,6 +192,21 @@ ENDPOINT_UNREACHABLE: Final = ErrorKind(
     help="start it with: octavo serve",
     exit_code=3,
 )
+PROCESS_ENDED: Final = ErrorKind(
+    code="OCT-1210",
+    name="process_ended",
+    status=500,
+    message="{process} ended: {reason}",
+    help="its log has the cause: {log}",
+)
+BAD_USAGE: Final = ErrorKind(
+    code="OCT-1211",
+    name="bad_usage",
+    status=500,
+    message="{reason}",
+    help="{command} --help says what it takes",
+    exit_code=2,
+)
 
 MODEL_LOADING: Final = ErrorKind(
     code="OCT-2001",
@@ -250,6 +265,13 @@ QUEUE_TIMEOUT: Final = ErrorKind(
     message="the request waited longer than its {limit_ms} ms in the queue",
     help="try again later, or raise max_queue_ms",
     type=_UNAVAILABLE,
+)
+SLOW_CLIENT: Final = ErrorKind(
+    code="OCT-2008",
+    name="slow_client",
+    status=408,
+    message="the answer was read too slowly: {waiting} of at most {limit} bytes were waiting",
+    help="read the stream as it comes",
 )
 REQUEST_FAILED: Final = ErrorKind(
     code="OCT-5001",

@@ -29,15 +29,8 @@ class EngineConfig:
     dtype: str = setting(
         "bfloat16", "Compute type; bfloat16 halves memory traffic.", choices=("bfloat16", "float32")
     )
-    block_tokens: int = setting(
-        16,
-        "Tokens of a KV block; a multiple of the hash block of 16.",
-        unit="tokens",
-        minimum=16,
-        maximum=256,
-    )
     memory_fraction: float = setting(
-        0.5,
+        0.25,
         "Share of the memory free after loading that the KV cache takes.",
         minimum=0.01,
         maximum=0.95,
@@ -93,6 +86,9 @@ class EngineConfig:
         "A step that lasts longer ends the process with a stack dump; 0 turns it off.",
         unit="s",
         minimum=0,
+    )
+    drain_s: float = setting(
+        30.0, "Time that running requests get to end after SIGTERM.", unit="s", minimum=0
     )
     report_fd: int = setting(
         -1, "File descriptor that gets one JSON line per start-up stage; -1 writes none."

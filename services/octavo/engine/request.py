@@ -107,6 +107,8 @@ class Request:
     """Tokens whose K and V are in the cache."""
     num_cached: int = 0
     """Prompt tokens skipped at first admission thanks to the prefix cache."""
+    num_prompt_logprobs: int = 0
+    """Prompt positions, from 1 on, whose logprobs have been delivered; kept over preemption."""
     num_preemptions: int = 0
     first_scheduled: float | None = None
     first_token: float | None = None

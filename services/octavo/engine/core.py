@@ -1,0 +1,316 @@
+"""EngineCore: schedule, run, sample, publish — one synchronous step at a time.
+
+The core owns every request between submit and its last delta. It knows neither threads nor
+transport: whoever submits passes a `sink`, and deltas come back beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+from octavo.engine.detokenizer import Detokenizer
+from octavo.engine.scheduler import Scheduler
+
+from octavo.engine import delta as deltas
+from octavo.engine.batch import Logprobs, Row, Runner, Sampled, StepInput, StepOutput
+from octavo.engine.cost import CostModel
+from octavo.engine.intake import Model, build_requests
+from octavo.engine.metrics import EngineMetrics
+from octavo.engine.request import FinishReason, Request, RequestId
+from octavo.v1 import engine_pb2, limits
+from octavo.v1.errors import (
+    DEADLINE_EXCEEDED,
+    QUEUE_TIMEOUT,
+    REQUEST_FAILED,
+    OctavoError,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class NewDetokenizer(Protocol):
+    """Makes the detokenizer of one choice."""
+
+    def __call__(self, request: Request, *, chars_sent: int) -> Detokenizer:
+        """Returns a detokenizer that has replayed the request's outputs."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One choice of a ticket and its text."""
+
+    index: int
+    request: Request
+    detokenizer: Detokenizer
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One GenerateRequest on its way; `sink` is opaque to the core."""
+
+    proto: engine_pb2.GenerateRequest
+    sink: object
+    choices: tuple[Choice, ...]
+    open: int
+    last_token: float = 0.0
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step has to tell."""
+
+    deltas: list[tuple[Ticket, engine_pb2.Delta]] = field(default_factory=list)
+    ran: bool = False
+    """Whether a step was run, so that another should follow at once."""
+
+
+class EngineCore:
+    """The engine without its shell.
+
+    Args:
+        scheduler: decides what runs.
+        runner: computes it.
+        model: names, identity and limits of what is served.
+        new_detokenizer: makes the text side of a choice.
+        clock: monotonic seconds.
+        draw_seed: gives a seed for requests without one.
+        metrics: where counts go.
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        runner: Runner,
+        model: Model,
+        new_detokenizer: NewDetokenizer,
+        clock: Callable[[], float],
+        draw_seed: Callable[[], int],
+        metrics: EngineMetrics,
+    ) -> None:
+        self.scheduler = scheduler
+        self.model = model
+        self.metrics = metrics
+        self.cost = CostModel()
+        self.steps = 0
+        self._runner = runner
+        self._new_detokenizer = new_detokenizer
+        self._clock = clock
+        self._draw_seed = draw_seed
+        self._ids = itertools.count(1)
+        self._owner: dict[RequestId, tuple[Ticket, Choice]] = {}
+
+    @property
+    def num_open(self) -> int:
+        """Choices that have not ended."""
+        return len(self._owner)
+
+    def submit(self, proto: engine_pb2.GenerateRequest, sink: object) -> Ticket:
+        """Takes a request into the queue; raises OctavoError when it cannot be run."""
+        now = self._clock()
+        requests = build_requests(
+            proto,
+            self.model,
+            now=now,
+            next_id=lambda: RequestId(next(self._ids)),
+            draw_seed=self._draw_seed,
+        )
+        chars_sent = proto.resume.chars_sent
+        choices = tuple(
+            Choice(i, r, self._new_detokenizer(r, chars_sent=chars_sent))
+            for i, r in enumerate(requests)
+        )
+        self.scheduler.add(requests[0], now)
+        ticket = Ticket(proto, sink, choices, len(choices))
+        for choice in choices:
+            self._owner[choice.request.id] = (ticket, choice)
+        return ticket
+
+    def abort(self, ticket: Ticket) -> None:
+        """Ends all choices of a ticket without a word; their blocks are free when it returns."""
+        for choice in ticket.choices:
+            if not choice.request.is_finished:
+                self._finish(ticket, choice, FinishReason.ABORT)
+
+    def step(self) -> StepResult:
+        """Runs one step; everything of it is published, or nothing."""
+        result = StepResult()
+        now = self._clock()
+        for request in self.scheduler.expire(now):
+            late = request.first_scheduled is None and request.queue_deadline is not None
+            queued_out = late and now >= (request.queue_deadline or 0.0)
+            kind, end = (
+                (QUEUE_TIMEOUT, request.queue_deadline)
+                if queued_out
+                else (DEADLINE_EXCEEDED, request.deadline)
+            )
+            limit_ms = round(1e3 * ((end or now) - request.arrival))
+            self._fail(request, OctavoError(kind, limit_ms=limit_ms), result)
+        step = self.scheduler.schedule(now)
+        for request, error in self.scheduler.drain_rejected():
+            self._fail(request, error, result)
+        if step is None:
+            return result
+        result.ran = True
+        output = self._run(step, result)
+        if output is not None:
+            self._publish(step, output, result)
+        self.steps += 1
+        return result
+
+    def _run(self, step: StepInput, result: StepResult) -> StepOutput | None:
+        """Computes the step; on an exception its requests start over, and a lone one fails."""
+        began = self._clock()
+        try:
+            output = self._runner.run(step)
+        except Exception:
+            culprits = self.scheduler.fail(step)
+            log.exception("step_failed", rows=len(step.rows), culprits=len(culprits))
+            self.metrics.steps_failed.inc()
+            for request in culprits:
+                self._fail(request, OctavoError(REQUEST_FAILED), result)
+            return None
+        seconds = self._clock() - began
+        prefill = sum(len(row.token_ids) for row in step.rows if len(row.token_ids) > 1)
+        self.cost.observe(prefill_tokens=prefill, rows=len(step.rows), seconds=seconds)
+        self.metrics.observe_step(tokens=step.num_tokens, seconds=seconds)
+        return output
+
+    def _publish(self, step: StepInput, output: StepOutput, result: StepResult) -> None:
+        poisoned = frozenset(
+            spec.request.id
+            for row in step.rows
+            for spec in row.samples
+            if not output.sampled[spec.request.id].token_ids
+        )
+        now = self._clock()
+        self.scheduler.commit(step, now=now, poisoned=poisoned)
+        for row in step.rows:
+            prompt_logprobs = output.prompt_logprobs.get(row.request.id, ())
+            if row.request.score_only or prompt_logprobs:
+                self._publish_prompt(row, prompt_logprobs, result)
+            for spec in row.samples:
+                sampled = output.sampled[spec.request.id]
+                if sampled.token_ids:
+                    self._publish_tokens(spec.request, sampled, now, result)
+                else:
+                    log.error("logits_not_finite", request=spec.request.id)
+                    self._fail(spec.request, OctavoError(REQUEST_FAILED), result)
+
+    def _publish_prompt(self, row: Row, entries: tuple[Logprobs, ...], result: StepResult) -> None:
+        ticket, choice = self._owner[row.request.id]
+        delta = deltas.new(ticket.proto, choice.index, position=len(row.request.output_ids))
+        if entries and row.start == 0:
+            delta.prompt_logprobs.add()  # nothing predicts the first position
+        delta.prompt_logprobs.extend(deltas.logprobs(e) for e in entries)
+        done = row.start + len(row.token_ids) >= row.request.num_tokens
+        if row.request.score_only and done:
+            row.request.first_token = ticket.last_token = self._clock()
+            self._finish(ticket, choice, FinishReason.LENGTH, delta=delta)
+        result.deltas.append((ticket, delta))
+
+    def _publish_tokens(
+        self, request: Request, sampled: Sampled, now: float, result: StepResult
+    ) -> None:
+        ticket, choice = self._owner[request.id]
+        delta = deltas.new(ticket.proto, choice.index, position=len(request.output_ids))
+        if request.first_token is None:
+            request.first_token = now
+            self.metrics.observe_first_token(request, now)
+        elif ticket.last_token:
+            self.metrics.inter_token.observe(now - ticket.last_token)
+        ticket.last_token = now
+        reason: FinishReason | None = None
+        for token, logprobs in itertools.zip_longest(sampled.token_ids, sampled.logprobs):
+            reason = self._append(choice, token, delta)
+            if logprobs is not None:
+                delta.logprobs.append(deltas.logprobs(logprobs))
+            if reason is not None:
+                break
+        self.metrics.generation_tokens.inc(len(delta.token_ids))
+        if reason is not None:
+            self._finish(ticket, choice, reason, delta=delta)
+        result.deltas.append((ticket, delta))
+
+    def _append(self, choice: Choice, token: int, delta: engine_pb2.Delta) -> FinishReason | None:
+        """Adds one token and tells whether it ends the choice: EOS, stop id, string, length."""
+        request, stop = choice.request, choice.request.stop
+        request.output_ids.append(token)
+        delta.token_ids.append(token)
+        may_stop = len(request.output_ids) >= stop.min_tokens
+        is_eos = may_stop and token in stop.eos_token_ids
+        is_stop_id = may_stop and not is_eos and token in stop.stop_token_ids
+        visible = stop.include_in_output or not (is_eos or is_stop_id)
+        delta.text += choice.detokenizer.push(token, visible=visible)
+        if is_stop_id:
+            request.stop_reason = token
+        elif not is_eos and choice.detokenizer.matched is not None:
+            request.stop_reason = choice.detokenizer.matched
+        if is_eos or request.stop_reason is not None:
+            return FinishReason.STOP
+        full = request.num_tokens >= self.model.capacity.max_model_len
+        if full or len(request.output_ids) >= stop.max_tokens:
+            return FinishReason.LENGTH
+        return None
+
+    def _fail(self, request: Request, error: OctavoError, result: StepResult) -> None:
+        """Ends a request, and the siblings that were to be forked from it, with an error."""
+        ticket, _ = self._owner[request.id]
+        victims = [
+            request,
+            *(s for s in request.siblings if s.id in self._owner and not s.output_ids),
+        ]
+        for victim in victims:
+            if victim.id not in self._owner:
+                continue
+            choice = self._owner[victim.id][1]
+            victim.error = error
+            delta = deltas.new(ticket.proto, choice.index, position=len(victim.output_ids))
+            delta.error.CopyFrom(error.to_proto())
+            self._finish(ticket, choice, FinishReason.ERROR, delta=delta)
+            result.deltas.append((ticket, delta))
+
+    def _finish(
+        self,
+        ticket: Ticket,
+        choice: Choice,
+        reason: FinishReason,
+        *,
+        delta: engine_pb2.Delta | None = None,
+    ) -> None:
+        request = choice.request
+        request.finish_reason = reason
+        self.scheduler.finish(request)
+        del self._owner[request.id]
+        ticket.open -= 1
+        if delta is not None:
+            delta.text += choice.detokenizer.flush()
+            deltas.finish(delta, request)
+            if ticket.open == 0:
+                requests = [c.request for c in ticket.choices]
+                delta.usage.CopyFrom(deltas.usage(requests, last_token=ticket.last_token))
+        if ticket.open == 0:
+            self.metrics.observe_end(ticket.choices[0].request, self._clock())
+        self.metrics.finished(reason)
+
+    def load(self) -> engine_pb2.Load:
+        """What the router needs to price this engine."""
+        s = self.scheduler
+        return engine_pb2.Load(
+            queued_prefill_tokens=s.queued_prefill_tokens,
+            running=s.num_running,
+            waiting=s.num_waiting,
+            free_blocks=s.num_free_blocks,
+            cached_free_blocks=s.num_cached_free_blocks,
+            prefill_us_per_token=self.cost.prefill_us_per_token,
+            decode_us_per_step=self.cost.decode_us_per_step,
+        )
+
+    def oldest_runnable_ms(self) -> int:
+        """Age of the oldest request that could have run."""
+        return min(round(1e3 * self.scheduler.oldest_runnable(self._clock())), limits.MAX_MS)

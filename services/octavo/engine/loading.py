@@ -1,0 +1,249 @@
+"""From a model's name to a running core: the stages of the start, each reported with its time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import structlog
+import tokenizers
+import torch
+from octavo.engine.detokenizer import Detokenizer
+from octavo.engine.model_runner import ModelRunner
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.scheduler import Scheduler, SchedulerConfig
+
+from octavo.engine.block_manager import BlockManager
+from octavo.engine.config import EngineConfig
+from octavo.engine.core import EngineCore
+from octavo.engine.intake import Model
+from octavo.engine.machine import available_cores, free_memory_bytes
+from octavo.engine.memory_plan import MemoryPlan, plan_memory
+from octavo.engine.metrics import EngineMetrics
+from octavo.engine.models.checkpoint import Checkpoint, open_checkpoint
+from octavo.engine.models.resolve import resolve
+from octavo.engine.prompt import PromptEncoder
+from octavo.engine.request import Request
+from octavo.runtime.chat_template import ChatTemplate
+from octavo.runtime.env import Env
+from octavo.runtime.tokenizer import Tokenizer
+from octavo.v1 import engine_pb2
+from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
+from octavo.v1.validation import Capacity
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+FEATURE_RESUME = 1
+FEATURE_STATE_EVENTS = 2
+_SCHEMA = b"octavo.kv.1"
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+class Report(Protocol):
+    """Gets each stage of the start, when it begins (done=False) and when it is over."""
+
+    def __call__(self, stage: str, text: str, *, seconds: float, done: bool) -> None:
+        """Tells a stage."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedEngine:
+    """A core that can be stepped, and what is told about it."""
+
+    core: EngineCore
+    card: engine_pb2.ModelCard
+    files: tuple[tuple[str, bytes], ...]
+    encoder: PromptEncoder
+
+
+class Loading:
+    """One start of an engine.
+
+    Args:
+        config: the engine's settings.
+        env: clock, chance, ids.
+        epoch: this life of the process.
+        report: gets the stages.
+        make_metrics: makes the metrics once the model's name is known.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        env: Env,
+        epoch: int,
+        report: Report,
+        make_metrics: Callable[[str], EngineMetrics],
+    ) -> None:
+        self._config = config
+        self._env = env
+        self._epoch = epoch
+        self._report = report
+        self._make_metrics = make_metrics
+
+    def run(self) -> LoadedEngine:
+        """Loads the model and warms it up; raises OctavoError with the catalogue's reason."""
+        config = self._config
+        torch.set_num_threads(config.threads or available_cores())
+        checkpoint = self._stage("model", self._open)
+        runner = self._stage("weights", lambda: self._pack(checkpoint))
+        plan = self._stage("memory", lambda: self._allocate(checkpoint, runner))
+        exact = self._stage("warm-up", lambda: self._warm_up(runner))
+        card, files = self._card(checkpoint, runner, plan, exact=exact)
+        tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json)
+        core = self._core(card, checkpoint, runner, plan)
+        log.info(
+            "engine_loaded", model=card.model, numerics=card.numerics_id, exact=exact,
+            threads=torch.get_num_threads(), tokenizer=tokenizer.backend,
+            max_model_len=plan.max_model_len, num_blocks=plan.num_blocks, kv_bytes=plan.kv_bytes,
+        )  # fmt: skip
+        template = _template(checkpoint, tokenizer, self._env)
+        encoder = PromptEncoder(tokenizer, template, checkpoint.bos_token_id)
+        return LoadedEngine(core=core, card=card, files=files, encoder=encoder)
+
+    def _stage(self, stage: str, work: Callable[[], tuple[T, str]]) -> T:
+        self._report(stage, "", seconds=0.0, done=False)
+        began = self._env.now()
+        value, text = work()
+        self._report(stage, text, seconds=self._env.now() - began, done=True)
+        return value
+
+    def _open(self) -> tuple[Checkpoint, str]:
+        path = resolve(self._config.model, self._config.revision)
+        checkpoint = open_checkpoint(path)
+        text = f"{checkpoint.model_id} · {checkpoint.config.architecture}"
+        return checkpoint, f"{text} · {checkpoint.num_bytes / 1e6:,.0f} MB"
+
+    def _pack(self, checkpoint: Checkpoint) -> tuple[ModelRunner, str]:
+        runner = ModelRunner(
+            checkpoint,
+            dtype=_DTYPES[self._config.dtype],
+            block_tokens=BLOCK_TOKENS,
+            max_batched_tokens=self._config.max_batched_tokens,
+        )
+        return runner, f"{runner.weight_bytes / 1e6:,.0f} MB packed · {self._config.dtype}"
+
+    def _allocate(self, checkpoint: Checkpoint, runner: ModelRunner) -> tuple[MemoryPlan, str]:
+        plan = plan_memory(
+            self._config,
+            free_bytes=free_memory_bytes(),
+            bytes_per_block=runner.bytes_per_block,
+            model_max_len=checkpoint.config.max_position,
+        )
+        runner.allocate(plan.num_blocks + 1)
+        return plan, plan.describe()
+
+    def _warm_up(self, runner: ModelRunner) -> tuple[bool, str]:
+        runner.warm_up()
+        exact = runner.check_exact()
+        kind = "exact" if exact else "NOT exact: outputs may depend on batching"
+        return exact, f"{kind} · {torch.get_num_threads()} threads · {runner.numerics_id}"
+
+    def _card(
+        self, checkpoint: Checkpoint, runner: ModelRunner, plan: MemoryPlan, *, exact: bool
+    ) -> tuple[engine_pb2.ModelCard, tuple[tuple[str, bytes], ...]]:
+        config = self._config
+        tokenizer_digest = digest(checkpoint.tokenizer_json)
+        identity = model_identity(
+            model=checkpoint.model_id,
+            revision=checkpoint.revision,
+            tokenizer_digest=tokenizer_digest,
+            weights_version=checkpoint.weights_version,
+        )
+        files = [("tokenizer.json", checkpoint.tokenizer_json)]
+        if checkpoint.chat_template:
+            files.append(("chat_template.jinja", checkpoint.chat_template.encode()))
+        card = engine_pb2.ModelCard(
+            epoch=self._epoch,
+            model=checkpoint.model_id,
+            served_names=config.served_name or dict.fromkeys([config.model, checkpoint.model_id]),
+            revision=checkpoint.revision,
+            identity=identity,
+            kv_namespace=digest(
+                _SCHEMA, identity, str(BLOCK_TOKENS).encode(), runner.numerics_id.encode()
+            ),
+            numerics_id=runner.numerics_id,
+            exact=exact,
+            weights_version=checkpoint.weights_version,
+            block_tokens=BLOCK_TOKENS,
+            num_blocks=plan.num_blocks,
+            max_model_len=plan.max_model_len,
+            vocab_size=checkpoint.config.vocab_size,
+            eos_token_ids=checkpoint.eos_token_ids,
+            bos_token_id=checkpoint.bos_token_id,
+            max_num_seqs=config.max_num_seqs,
+            default_sampling=engine_pb2.Sampling(**checkpoint.default_sampling),  # type: ignore[arg-type]
+            features=FEATURE_RESUME | FEATURE_STATE_EVENTS,
+            dtype=config.dtype,
+            created_unix_s=int(self._env.wall()),
+        )
+        for name, data in files:
+            size = len(data)
+            blake2b = hashlib.blake2b(data, digest_size=16).digest()
+            card.files.add(name=name, size_bytes=size, blake2b=blake2b)
+        return card, tuple(files)
+
+    def _core(
+        self,
+        card: engine_pb2.ModelCard,
+        checkpoint: Checkpoint,
+        runner: ModelRunner,
+        plan: MemoryPlan,
+    ) -> EngineCore:
+        config = self._config
+        cache = PrefixCache(
+            BlockManager(plan.num_blocks + 1, BLOCK_TOKENS), enabled=config.prefix_caching
+        )
+        scheduler_config = SchedulerConfig(
+            max_num_seqs=config.max_num_seqs,
+            max_batched_tokens=config.max_batched_tokens,
+            long_prefill_tokens=config.long_prefill_tokens,
+            watermark=config.watermark,
+            max_queued_requests=config.max_queued_requests,
+            max_queued_tokens=config.max_queued_tokens,
+        )
+        decoder = tokenizers.Tokenizer.from_str(checkpoint.tokenizer_json.decode())
+
+        def new_detokenizer(request: Request, *, chars_sent: int) -> Detokenizer:
+            return Detokenizer(
+                decoder,
+                request.prompt_ids,
+                request.stop,
+                output_ids=request.output_ids,
+                chars_sent=chars_sent,
+            )
+
+        rng = self._env.rng("seeds")
+        return EngineCore(
+            scheduler=Scheduler(scheduler_config, cache),
+            runner=runner,
+            model=Model(
+                served_names=tuple(card.served_names),
+                identity=card.identity,
+                eos_token_ids=frozenset(card.eos_token_ids),
+                capacity=Capacity.of(card),
+            ),
+            new_detokenizer=new_detokenizer,
+            clock=self._env.now,
+            draw_seed=lambda: rng.getrandbits(63),
+            metrics=self._make_metrics(card.model),
+        )
+
+
+def _template(checkpoint: Checkpoint, tokenizer: Tokenizer, env: Env) -> ChatTemplate | None:
+    if not checkpoint.chat_template:
+        return None
+    eos = checkpoint.eos_token_ids
+    return ChatTemplate(
+        checkpoint.chat_template,
+        bos_token="" if checkpoint.bos_token_id is None
+        else tokenizer.token_text(checkpoint.bos_token_id),
+        eos_token=tokenizer.token_text(eos[0]) if eos else "",
+        env=env,
+    )  # fmt: skip

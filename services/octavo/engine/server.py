@@ -1,0 +1,205 @@
+"""The gRPC adapter of the engine: bytes of octavo.v1 between the transport and the shell.
+
+The only module of the engine that knows grpc. Channel settings follow from measurements of what
+the transport does by itself (docs/architecture.md): it must allow frequent pings, and it notices a
+vanished gateway within seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import grpc
+import structlog
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from octavo.engine.session import EngineShell
+from octavo.v1 import engine_pb2
+from octavo.v1.errors import (
+    BAD_SETTING,
+    INVALID_VALUE,
+    PORT_IN_USE,
+    UNSUPPORTED_PARAMETER,
+    OctavoError,
+)
+
+log = structlog.get_logger(__name__)
+
+ENGINE_SERVICE: Final = "octavo.v1.Engine"
+CONTROL_SERVICE: Final = "octavo.v1.Control"
+ERROR_METADATA: Final = "octavo-error-bin"
+"""Trailing metadata with a serialised octavo.v1.Error."""
+
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 1000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+_STATUS: Final = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    404: grpc.StatusCode.NOT_FOUND,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+def status_of(error: OctavoError) -> grpc.StatusCode:
+    """Returns the gRPC status of a catalogue error."""
+    if error.kind is UNSUPPORTED_PARAMETER:
+        return grpc.StatusCode.UNIMPLEMENTED
+    return _STATUS.get(error.kind.status, grpc.StatusCode.UNKNOWN)
+
+
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class EngineServer:
+    """Serves one shell.
+
+    Args:
+        shell: the engine's shell.
+        new_id: names requests of direct callers.
+    """
+
+    def __init__(self, shell: EngineShell, new_id: Callable[[], str]) -> None:
+        self._shell = shell
+        self._new_id = new_id
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server.add_generic_rpc_handlers((self._engine_handlers(), self._control_handlers()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (ENGINE_SERVICE, CONTROL_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+
+    async def start(self, listen: str) -> int:
+        """Binds and serves; returns the port (zero for a socket path).
+
+        Raises:
+            OctavoError: PORT_IN_USE, or BAD_SETTING for an address that is not loopback.
+        """
+        _require_loopback(listen)
+        await self.set_serving(serving=False)
+        try:
+            port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            host, _, number = listen.rpartition(":")
+            raise OctavoError(PORT_IN_USE, port=number, host=host) from error
+        await self._server.start()
+        return port
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Sets the health service's answer for the server and the Engine service."""
+        answers = health_pb2.HealthCheckResponse
+        value = answers.SERVING if serving else answers.NOT_SERVING
+        for name in ("", ENGINE_SERVICE):
+            await self._health.set(name, value)
+
+    async def stop(self) -> None:
+        """Ends what still runs and closes the port."""
+        await self._server.stop(grace=0.5)
+
+    def _engine_handlers(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            ENGINE_SERVICE,
+            {
+                "Generate": grpc.unary_stream_rpc_method_handler(self._generate),
+                "Session": grpc.stream_stream_rpc_method_handler(self._session),
+                "State": grpc.unary_stream_rpc_method_handler(self._state),
+                "Card": grpc.unary_stream_rpc_method_handler(self._card),
+            },
+        )
+
+    def _control_handlers(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            CONTROL_SERVICE,
+            {
+                "Drain": grpc.unary_stream_rpc_method_handler(self._drain),
+                "ResetCache": grpc.unary_unary_rpc_method_handler(self._reset_cache),
+            },
+        )
+
+    async def _session(
+        self, requests: AsyncIterator[bytes], context: _Context
+    ) -> AsyncIterator[bytes]:
+        async for update in self._shell.session(requests):
+            yield update
+
+    async def _generate(self, data: bytes, context: _Context) -> AsyncIterator[bytes]:
+        try:
+            proto = engine_pb2.GenerateRequest.FromString(data)
+            async for delta in self._shell.generate(proto, self._new_id()):
+                yield delta.SerializeToString()
+        except DecodeError:
+            reason = "is not an octavo.v1.GenerateRequest"
+            await _abort(context, OctavoError(INVALID_VALUE, param="message", reason=reason))
+        except OctavoError as error:
+            await _abort(context, error)
+
+    async def _state(self, data: bytes, context: _Context) -> AsyncIterator[bytes]:
+        async for update in self._shell.feed.subscribe():
+            yield update.SerializeToString()
+
+    async def _card(self, data: bytes, context: _Context) -> AsyncIterator[bytes]:
+        try:
+            for chunk in self._shell.card():
+                yield chunk.SerializeToString()
+        except OctavoError as error:
+            await _abort(context, error)
+
+    async def _drain(self, data: bytes, context: _Context) -> AsyncIterator[bytes]:
+        grace_ms = engine_pb2.DrainRequest.FromString(data).grace_ms
+        await self.set_serving(serving=False)
+        async for remaining in self._shell.drain(grace_ms / 1e3 if grace_ms else None):
+            yield engine_pb2.DrainUpdate(remaining=remaining).SerializeToString()
+
+    async def _reset_cache(self, data: bytes, context: _Context) -> bytes:
+        try:
+            done = await self._shell.reset_cache()
+        except OctavoError as error:
+            await _abort(context, error)
+        return engine_pb2.ResetCacheResponse(done=done).SerializeToString()
+
+
+async def _abort(context: _Context, error: OctavoError) -> None:
+    metadata = ((ERROR_METADATA, error.to_proto().SerializeToString()),)
+    await context.abort(status_of(error), str(error), trailing_metadata=metadata)
+
+
+def _require_loopback(listen: str) -> None:
+    """Refuses addresses that others can reach: there is no authentication of callers yet."""
+    if listen.startswith("unix:"):
+        return
+    host = listen.rpartition(":")[0].strip("[]")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise OctavoError(
+            BAD_SETTING,
+            key="listen",
+            value=listen,
+            origin="engine",
+            reason="an engine listens on loopback or a unix socket only, it has no authentication",
+        )
+
+
+async def watch(
+    began: Callable[[], float | None], clock: Callable[[], float], limit_s: float
+) -> None:
+    """Returns once a turn has lasted longer than `limit_s`: the engine is stuck."""
+    while True:
+        await asyncio.sleep(min(limit_s / 4, 1.0))
+        start = began()
+        if start is not None and clock() - start > limit_s:
+            return

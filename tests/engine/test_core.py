@@ -1,0 +1,363 @@
+"""The core on a fake runner whose tokens are a pure function of ids and seed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.harness import Engine, generate
+from tests.fakes import EOS, FakeRunner, expected_output
+
+from octavo.engine.batch import StepInput
+from octavo.v1 import common_pb2, engine_pb2
+from octavo.v1.errors import CATALOGUE, OctavoError
+
+STOP = common_pb2.FINISH_REASON_STOP
+LENGTH = common_pb2.FINISH_REASON_LENGTH
+ERROR = common_pb2.FINISH_REASON_ERROR
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return [(seed * 7919 + i * 31) % 256 for i in range(length)]
+
+
+def test_tokens_do_not_depend_on_chunking_batch_or_cache() -> None:
+    engine = Engine()
+    prompts = [prompt_of(n, n) for n in (1, 15, 16, 17, 33, 100, 200)]
+    tickets = [
+        engine.submit(generate(p, seed=i, max_tokens=20, request_id=str(i)))
+        for i, p in enumerate(prompts)
+    ]
+    engine.run()
+    again = engine.submit(generate(prompts[-1], seed=6, max_tokens=20))
+    engine.run()
+    for i, (ticket, prompt) in enumerate(zip(tickets, prompts, strict=True)):
+        assert engine.ids(ticket) == expected_output(prompt, i, 20)
+    assert engine.ids(again) == expected_output(prompts[-1], 6, 20)
+    assert engine.last(again).usage.cached_tokens == 192
+    engine.assert_idle()
+
+
+def test_preempted_requests_keep_their_tokens_positions_and_limits() -> None:
+    """Semantics 34: nothing repeated, nothing missing, the same seed stream."""
+    engine = Engine(num_blocks=10, max_batched_tokens=64)
+    tickets = [
+        engine.submit(generate(prompt_of(40, i), seed=i, max_tokens=60, request_id=str(i)))
+        for i in range(4)
+    ]
+    engine.run()
+    assert sum(engine.last(t).usage.preemptions for t in tickets) > 0
+    for i, ticket in enumerate(tickets):
+        assert engine.ids(ticket) == expected_output(prompt_of(40, i), i, 60)
+        assert engine.last(ticket).finish_reason == LENGTH
+    engine.assert_idle()
+
+
+@pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
+def test_choices_share_the_prompt_and_use_consecutive_seeds(caching: bool) -> None:
+    """Semantics 46 and 23: choice i of seed s is choice 0 of seed s + i; the prompt is run once."""
+    engine = Engine(prefix_caching=caching)
+    ticket = engine.submit(generate(prompt_of(37), n=3, seed=7, max_tokens=12))
+    engine.run()
+    for i in range(3):
+        assert engine.ids(ticket, i) == expected_output(prompt_of(37), 7 + i, 12)
+    computed = sum(s.num_tokens for s in engine.runner.steps)
+    assert computed == 37 + 3 * 11
+    copies = [c for s in engine.runner.steps for c in s.copies]
+    assert len(copies) == 2, "n choices copy the shared partial block n - 1 times"
+    usage = [d.usage for d in engine.deltas[ticket] if d.HasField("usage")]
+    assert [(u.prompt_tokens, u.output_tokens) for u in usage] == [(37, 36)]
+    engine.assert_idle()
+
+
+def test_cached_tokens_are_whole_blocks_before_the_last_token() -> None:
+    """Case 36 and semantics 7: floor((len - 1) / B) * B, each prompt sent three times."""
+    for length in (15, 16, 17, 31, 32, 33):
+        engine = Engine()
+        cached = []
+        for _ in range(3):
+            ticket = engine.submit(generate(prompt_of(length), seed=1, max_tokens=4))
+            engine.run()
+            assert engine.ids(ticket) == expected_output(prompt_of(length), 1, 4)
+            cached.append(engine.last(ticket).usage.cached_tokens)
+        assert cached == [0, (length - 1) // 16 * 16, (length - 1) // 16 * 16]
+
+
+def test_salted_requests_do_not_share_the_cache() -> None:
+    engine = Engine()
+    for salt, cached in (("", 0), ("a", 0), ("a", 48), ("b", 0), ("", 48)):
+        ticket = engine.submit(generate(prompt_of(50), cache_salt=salt, max_tokens=1))
+        engine.run()
+        assert engine.last(ticket).usage.cached_tokens == cached, salt
+
+
+def scripted(*tokens: int) -> FakeRunner:
+    """A model that says these tokens after any prompt of four tokens."""
+    return FakeRunner(token=lambda ids, _seed: tokens[len(ids) - 4])
+
+
+PROMPT = prompt_of(4)
+
+
+def test_end_of_sequence_as_the_last_allowed_token_is_a_stop() -> None:
+    """Semantics 45: EOS wins over length; it is counted but not shown (54)."""
+    engine = Engine(runner=scripted(65, 66, EOS))
+    ticket = engine.submit(generate(PROMPT, max_tokens=3))
+    engine.run()
+    last = engine.last(ticket)
+    assert (last.finish_reason, last.WhichOneof("stop_reason")) == (STOP, None)
+    assert engine.ids(ticket) == [65, 66, EOS]
+    assert engine.text(ticket) == "AB"
+    assert last.usage.output_tokens == 3
+
+
+def test_ignore_eos_runs_to_the_length() -> None:
+    engine = Engine(runner=scripted(65, EOS, 66))
+    ticket = engine.submit(generate(PROMPT, max_tokens=3, ignore_eos=True))
+    engine.run()
+    assert engine.last(ticket).finish_reason == LENGTH
+    assert engine.ids(ticket) == [65, EOS, 66]
+
+
+def test_stop_token_is_reported_and_hidden_unless_asked_for() -> None:
+    for include, text in ((False, "A"), (True, "AB")):
+        engine = Engine(runner=scripted(65, 66, 67))
+        ticket = engine.submit(_with_stop_id(66, include))
+        engine.run()
+        last = engine.last(ticket)
+        assert (last.finish_reason, last.stop_token_id) == (STOP, 66)
+        assert engine.ids(ticket) == [65, 66]
+        assert engine.text(ticket) == text
+
+
+def _with_stop_id(token: int, include: bool) -> engine_pb2.GenerateRequest:
+    proto = generate(PROMPT, max_tokens=3)
+    proto.stop.token_ids.append(token)
+    proto.stop.include_in_output = include
+    return proto
+
+
+def test_stop_string_is_never_sent_and_ends_the_choice() -> None:
+    engine = Engine(runner=scripted(*b"hello END more"))
+    ticket = engine.submit(generate(PROMPT, max_tokens=14, strings=["END", "never"]))
+    engine.run()
+    last = engine.last(ticket)
+    assert (last.finish_reason, last.stop_string) == (STOP, "END")
+    assert engine.text(ticket) == "hello "
+    assert len(engine.ids(ticket)) == len(b"hello END")
+    engine.assert_idle()
+
+
+def test_stop_strings_wait_for_min_tokens() -> None:
+    engine = Engine(runner=scripted(*b"ENDxEND"))
+    ticket = engine.submit(generate(PROMPT, max_tokens=7, min_tokens=5, strings=["END"]))
+    engine.run()
+    assert engine.text(ticket) == "ENDx"
+    assert engine.last(ticket).stop_string == "END"
+
+
+def test_a_step_that_raises_fails_only_the_request_that_raises_alone() -> None:
+    """Reliability 1.6: nothing of the step is published, neighbours start over unharmed."""
+    bad = prompt_of(20, 99)
+
+    def explode(step: StepInput) -> None:
+        if any(list(r.request.prompt_ids) == bad for r in step.rows):
+            raise RuntimeError("boom")
+
+    engine = Engine(runner=FakeRunner(before=explode))
+    good = [
+        engine.submit(generate(prompt_of(20, i), seed=i, max_tokens=10, request_id=str(i)))
+        for i in range(3)
+    ]
+    poison = engine.submit(generate(bad, max_tokens=10, request_id="bad"))
+    engine.run()
+    for i, ticket in enumerate(good):
+        assert engine.ids(ticket) == expected_output(prompt_of(20, i), i, 10)
+    last = engine.last(poison)
+    assert last.finish_reason == ERROR
+    assert CATALOGUE[last.error.code].name == "request_failed"
+    assert engine.ids(poison) == []
+    engine.assert_idle()
+
+
+def test_logits_that_are_not_finite_fail_one_request_and_publish_none_of_its_blocks() -> None:
+    bad = tuple(prompt_of(40, 5))
+    runner = FakeRunner(poison=lambda r: r.prompt_ids == bad)
+    engine = Engine(runner=runner)
+    good = engine.submit(generate(prompt_of(40, 6), seed=1, max_tokens=5, request_id="a"))
+    poison = engine.submit(generate(bad, max_tokens=5, request_id="b"))
+    engine.run()
+    assert engine.ids(good) == expected_output(prompt_of(40, 6), 1, 5)
+    assert engine.last(poison).finish_reason == ERROR
+    retry = engine.submit(generate(bad, max_tokens=1))
+    engine.run()
+    # The first chunk of 32 was computed in a step of its own that succeeded.
+    assert engine.last(retry).usage.cached_tokens <= 32
+    engine.assert_idle()
+
+
+def test_abort_frees_blocks_at_once_and_leaves_full_blocks_hittable() -> None:
+    """Semantics 61."""
+    engine = Engine()
+    ticket = engine.submit(generate(prompt_of(40), max_tokens=100, ignore_eos=True))
+    for _ in range(4):
+        engine.step()
+    engine.core.abort(ticket)
+    assert engine.core.num_open == 0
+    assert engine.scheduler.num_free_blocks + engine.scheduler.num_cached_free_blocks == 64
+    again = engine.submit(generate(prompt_of(40), max_tokens=1))
+    engine.run()
+    assert engine.last(again).usage.cached_tokens == 32
+    engine.assert_idle()
+
+
+def test_abort_of_a_waiting_request_with_choices_leaves_nothing() -> None:
+    engine = Engine(max_num_seqs=4)
+    running = engine.submit(generate(prompt_of(20), max_tokens=5, seed=1, request_id="a"))
+    engine.step()
+    waiting = engine.submit(generate(prompt_of(20), n=4, max_tokens=5, request_id="b"))
+    engine.step()
+    engine.core.abort(waiting)
+    engine.run()
+    assert engine.ids(running) == expected_output(prompt_of(20), 1, 5)
+    engine.assert_idle()
+
+
+def test_echo_without_generation_returns_prompt_logprobs_only() -> None:
+    """Semantics 59 and 64: complete under chunking, and the cache changes nothing."""
+    engine = Engine()
+    counts = []
+    for _ in range(2):
+        ticket = engine.submit(generate(prompt_of(70), score_only=True, prompt_logprobs=1))
+        engine.run()
+        entries = [p for d in engine.deltas[ticket] for p in d.prompt_logprobs]
+        counts.append(len(entries))
+        assert not entries[0].candidates
+        assert [e.candidates[0].token_id for e in entries[1:]] == prompt_of(70)[1:]
+        last = engine.last(ticket)
+        assert (last.finish_reason, last.usage.output_tokens) == (LENGTH, 0)
+        assert last.usage.cached_tokens == 0
+    assert counts == [70, 70]
+    engine.assert_idle()
+
+
+def test_prompt_logprobs_are_sent_once_even_when_preempted() -> None:
+    engine = Engine(num_blocks=8)
+    tickets = [
+        engine.submit(
+            generate(prompt_of(50, i), prompt_logprobs=0, max_tokens=40, seed=i, request_id=str(i))
+        )
+        for i in range(3)
+    ]
+    engine.run()
+    for i, ticket in enumerate(tickets):
+        entries = [p for d in engine.deltas[ticket] for p in d.prompt_logprobs]
+        assert len(entries) == 50
+        assert engine.ids(ticket) == expected_output(prompt_of(50, i), i, 40)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, 15, 16, 17, 19])
+def test_resume_continues_exactly_where_another_attempt_was(cut: int) -> None:
+    prompt, text = prompt_of(30), bytes(range(65, 85))
+    runner = FakeRunner(token=lambda ids, _s: text[len(ids) - 30])
+    whole = Engine(runner=runner)
+    ticket = whole.submit(generate(prompt, max_tokens=20, seed=3))
+    whole.run()
+    ids, full_text = whole.ids(ticket), whole.text(ticket)
+
+    proto = generate(prompt, max_tokens=20, seed=3, attempt=1)
+    proto.resume.output_ids.extend(ids[:cut])
+    proto.resume.chars_sent = max(cut - 1, 0)
+    engine = Engine(runner=FakeRunner(token=lambda ids, _s: text[len(ids) - 30]))
+    resumed = engine.submit(proto)
+    engine.run()
+    deltas = engine.deltas[resumed]
+    assert [d.position for d in deltas] == list(range(cut, 20))
+    assert [t for d in deltas for t in d.token_ids] == ids[cut:]
+    assert full_text[: max(cut - 1, 0)] + engine.text(resumed) == full_text
+    assert engine.last(resumed).usage.output_tokens == 20
+
+
+def test_requests_that_never_fit_are_refused_at_once_and_others_are_served() -> None:
+    """Case 26 and semantics 32."""
+    engine = Engine(num_blocks=4, max_model_len=512)
+    with pytest.raises(OctavoError) as refusal:
+        engine.submit(generate(prompt_of(65), max_tokens=1))
+    assert refusal.value.kind.name == "context_length_exceeded"
+    ticket = engine.submit(generate(prompt_of(20), seed=1, max_tokens=3))
+    engine.run()
+    assert engine.ids(ticket) == expected_output(prompt_of(20), 1, 3)
+
+
+def test_deadlines_end_waiting_and_running_requests_with_their_own_error() -> None:
+    now = [0.0]
+    engine = Engine(max_num_seqs=1, clock=lambda: now[0])
+    running = engine.submit(
+        generate(prompt_of(20), max_tokens=400, remaining_ms=5000, request_id="a")
+    )
+    engine.step()
+    waiting = engine.submit(generate(prompt_of(20), max_queue_ms=1000, request_id="b"))
+    now[0] = 2.0
+    engine.step()
+    assert CATALOGUE[engine.last(waiting).error.code].name == "queue_timeout"
+    now[0] = 6.0
+    engine.step()
+    assert CATALOGUE[engine.last(running).error.code].name == "deadline_exceeded"
+    engine.assert_idle()
+
+
+def test_unknown_model_is_refused_with_the_served_names() -> None:
+    with pytest.raises(OctavoError, match="fake"):
+        Engine().submit(generate(PROMPT, model="other"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_is_asked_every_request_ends_and_nothing_stays_in_use(data: st.DataObject) -> None:
+    """Random loads with aborts, failing steps and tiny pools: tokens are those of a lone run."""
+    draw = data.draw
+    fails = draw(st.lists(st.integers(0, 60), max_size=4))
+    count = [0]
+
+    def flaky(_step: StepInput) -> None:
+        count[0] += 1
+        if count[0] in fails:
+            raise RuntimeError("flaky")
+
+    engine = Engine(
+        num_blocks=draw(st.integers(6, 40)),
+        max_num_seqs=draw(st.integers(2, 8)),
+        max_batched_tokens=draw(st.sampled_from([16, 24, 64])),
+        long_prefill_tokens=draw(st.sampled_from([16, 32])),
+        prefix_caching=draw(st.booleans()),
+        runner=FakeRunner(before=flaky),
+    )
+    wanted = []
+    for i in range(draw(st.integers(1, 10))):
+        shared = draw(st.sampled_from([0, 16, 32]))
+        prompt = prompt_of(shared, 1) + prompt_of(draw(st.integers(1, 30)), i + 2)
+        n = draw(st.sampled_from([1, 1, 2]))
+        length = draw(st.integers(1, 20))
+        proto = generate(
+            prompt, seed=i, n=n, max_tokens=length, priority=draw(st.integers(-1, 1)),
+            request_id=str(i),
+        )  # fmt: skip
+        ticket = engine.submit(proto)
+        wanted.append((ticket, prompt, i, n, length))
+        for _ in range(draw(st.integers(0, 3))):
+            engine.step()
+    aborted = set()
+    if draw(st.booleans()):
+        victim = wanted[draw(st.integers(0, len(wanted) - 1))][0]
+        engine.core.abort(victim)
+        aborted.add(id(victim))
+    engine.run()
+    for ticket, prompt, seed, n, length in wanted:
+        for choice in range(n):
+            expected = expected_output(prompt, seed + choice, length)
+            got = engine.ids(ticket, choice)
+            if id(ticket) in aborted:
+                assert got == expected[: len(got)]
+            elif engine.last(ticket, choice).finish_reason != ERROR:
+                assert got == expected
+    engine.assert_idle()
