@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.kernels.tensors import DTYPES, assert_close, random
+
+from octavo.kernels.linear import Backend, PackedLinear
+
+# (outputs, inputs): SmolLM2's, then odd ones
+SHAPES = [(960, 576), (3072, 576), (576, 1536), (33, 51), (1000, 16), (65, 1)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("backend", ["native", "onednn"])
+def test_rows_do_not_depend_on_how_many_there_are(
+    backend: Backend, shape: tuple[int, int], with_bias: bool, dtype: torch.dtype
+) -> None:
+    weight = random(*shape, dtype=dtype) / shape[1] ** 0.5
+    bias = random(shape[0], dtype=dtype, seed=1) if with_bias else None
+    linear = PackedLinear(weight, bias, backend=backend)
+    x = random(65, shape[1], dtype=dtype, seed=2)
+    together = linear(x)
+    assert_close(together, PackedLinear(weight, bias, backend="torch")(x))
+    for rows in (*range(1, 14), 31, 32, 33, 48, 49, 63, 64):
+        assert torch.equal(linear(x[:rows]), together[:rows]), rows
+        assert torch.equal(linear(x[65 - rows :]), together[65 - rows :]), rows
+
+
+@pytest.mark.parametrize("backend", ["native", "onednn", "torch"])
+def test_bfloat16_can_give_float32(backend: Backend) -> None:
+    weight, x = random(100, 64, dtype=torch.bfloat16), random(3, 64, dtype=torch.bfloat16)
+    y = PackedLinear(weight, out_dtype=torch.float32, backend=backend)(x)
+    exact = x.double() @ weight.double().T
+    assert y.dtype == torch.float32
+    assert (y - exact).abs().max() < (1e-4 if backend == "native" else 0.3)
+
+
+def test_nan_stays_in_its_row() -> None:
+    x = random(9, 64, dtype=torch.bfloat16)
+    x[4, 7] = torch.nan
+    y = PackedLinear(random(96, 64, dtype=torch.bfloat16))(x)
+    assert y[4].isnan().all()
+    assert y[[0, 3, 5, 8]].isfinite().all()
+
+
+@pytest.mark.parametrize("backend", ["onednn", "torch"])
+def test_num_bytes_counts_weight_and_bias(backend: Backend) -> None:
+    weight, bias = torch.zeros(8, 4), torch.zeros(8)
+    assert PackedLinear(weight, bias, backend=backend).num_bytes == 8 * 4 * 4 + 8 * 4
+
+
+def test_native_pads_to_whole_panels() -> None:
+    assert PackedLinear(torch.zeros(65, 3).bfloat16(), backend="native").num_bytes == 128 * 4 * 2
