@@ -1,0 +1,240 @@
+"""Plans one step: decodes, prompt chunks, admission, preemption.
+
+There is no prefill or decode phase. Every request has computed so many of its tokens and catches
+up within the step's token budget: running requests first, then waiting ones. One order rules all,
+(priority, arrival), and victims are taken from its other end, so a victim is never one that the
+same step has planned already. Knows nothing of how steps end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from octavo.engine.batch import Row, SampleSpec, StepInput
+from octavo.engine.block_manager import BlockId
+from octavo.engine.prefix_cache import Copy, PrefixCache
+from octavo.engine.request import Request, Status
+from octavo.engine.request_queue import order
+from octavo.engine.roster import Roster
+from octavo.v1.errors import NEVER_FITS, OctavoError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """The scheduler's part of the engine's settings."""
+
+    max_num_seqs: int
+    """Choices that run at once; the unforked siblings of a running request count."""
+    max_batched_tokens: int
+    """Token budget of one step."""
+    long_prefill_tokens: int
+    """Largest chunk of one request while others run or wait."""
+    watermark: float = 0.0
+    """Share of the blocks kept free at admission while anything runs."""
+    max_queued_requests: int = 1024
+    """Choices waiting or running from which on new requests are refused."""
+    max_queued_tokens: int = 1_000_000
+    """Prompt tokens waiting beyond which new requests are refused."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Plan:
+    """A step in the making."""
+
+    now: float
+    budget: int
+    rows: list[Row] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
+    victims: list[Request] = field(default_factory=list)
+
+
+class Planner:
+    """Chooses rows and allocates their blocks.
+
+    Args:
+        config: limits.
+        cache: block tables and prefix cache.
+        roster: the requests; the planner moves them between waiting and running.
+    """
+
+    def __init__(self, config: SchedulerConfig, cache: PrefixCache, roster: Roster) -> None:
+        self._config = config
+        self._cache = cache
+        self._roster = roster
+
+    def plan(self, now: float) -> StepInput | None:
+        """Returns the next step; None when nothing can run."""
+        plan = _Plan(now=now, budget=self._config.max_batched_tokens)
+        while self._roster.suspects and not plan.rows:
+            self._plan_suspect(plan)
+        if not plan.rows:
+            self._make_way(plan)
+            self._plan_running(plan)
+            self._admit_waiting(plan)
+        if not plan.rows:
+            return None
+        return StepInput(rows=tuple(plan.rows), copies=tuple(plan.copies))
+
+    def _plan_suspect(self, plan: _Plan) -> None:
+        """Plans the smallest suspect alone, at the cost of whatever else runs."""
+        suspects = [self._roster.requests[i] for i in self._roster.suspects]
+        suspect = min(suspects, key=lambda r: (r.num_tokens, order(r)))
+        if suspect.status is Status.RUNNING:
+            self._plan_row(plan, suspect, self._remaining(plan, suspect))
+            return
+        while not self._start(plan, suspect):
+            if not self._roster.running:
+                self._reject(plan, suspect)
+                return
+            self._preempt(plan, self._roster.running[-1])
+        self._plan_row(plan, suspect, self._remaining(plan, suspect))
+
+    def _make_way(self, plan: _Plan) -> None:
+        """Preempts requests that the first waiting one strictly outranks, if that lets it in."""
+        running, waiting = self._roster.running, self._roster.waiting
+        if not running or not waiting or running[-1].priority <= waiting[0].priority:
+            return
+        head = waiting[0]
+        outranked = [r for r in running if r.priority > head.priority]
+        # Blocks that victims share with others do not become free, so this may hope too much; then
+        # they wait behind the head for those others to end.
+        slots = sum(1 + len(r.siblings) for r in outranked)
+        blocks = sum(len(self._cache.table(r)) for r in outranked)
+        if self._has_slots(head, slots) and self._has_blocks(head, self._cache.match(head), blocks):
+            while outranked and not self._fits(head):
+                self._preempt(plan, outranked.pop())
+
+    def _plan_running(self, plan: _Plan) -> None:
+        """Gives each running request, in order, its share of the budget."""
+        running = self._roster.running
+        index = 0
+        while index < len(running) and plan.budget > 0:
+            # One token is left for each of those behind, so that no decode waits for a prefill.
+            behind = len(running) - index - 1
+            self._plan_row(plan, running[index], self._chunk(plan, running[index], behind))
+            index += 1
+
+    def _admit_waiting(self, plan: _Plan) -> None:
+        """Admits waiting requests in order until one does not fit.
+
+        After a preemption only requests that outrank every victim are admitted: whoever comes
+        behind a victim must not take its place.
+        """
+        waiting = self._roster.waiting
+        while waiting and plan.budget > 0:
+            head = waiting[0]
+            if plan.victims and head.priority >= min(v.priority for v in plan.victims):
+                return
+            if self._start(plan, head):
+                self._plan_row(plan, head, self._chunk(plan, head, 0))
+            elif self._roster.running:
+                return
+            else:
+                self._reject(plan, head)
+
+    def _remaining(self, plan: _Plan, request: Request) -> int:
+        """Returns the tokens that the request can compute in this step if it is alone."""
+        remaining = min(request.num_tokens - request.num_computed, plan.budget)
+        delivered = request.num_prompt_logprobs
+        if self._lacks_prompt_logprobs(request) and request.num_computed < delivered:
+            # Recomputed up to where the logprobs are known, so that a row wants all or none.
+            return min(remaining, delivered - request.num_computed)
+        return remaining
+
+    def _chunk(self, plan: _Plan, request: Request, behind: int) -> int:
+        """Returns the tokens that the request computes in this step besides others."""
+        remaining = min(self._remaining(plan, request), max(1, plan.budget - behind))
+        if len(self._roster.running) + len(self._roster.waiting) > 1:
+            return min(remaining, self._config.long_prefill_tokens)
+        return remaining
+
+    def _plan_row(self, plan: _Plan, request: Request, length: int) -> None:
+        """Adds the next `length` tokens of a running request, if blocks can be found for them."""
+        start, end = request.num_computed, request.num_computed + length
+        if length == 0 or not self._make_room(plan, request, end):
+            return
+        copy = self._cache.extend(request, end)
+        if copy is not None:
+            plan.copies.append(copy)
+        choices: tuple[Request, ...] = ()
+        if end == request.num_tokens and not request.score_only:
+            choices = (request, *request.siblings)
+        wants = self._lacks_prompt_logprobs(request) and end > request.num_prompt_logprobs
+        plan.rows.append(
+            Row(
+                request=request,
+                start=start,
+                token_ids=tuple(request.tokens(start, end)),
+                block_table=tuple(self._cache.table(request)),
+                samples=tuple(SampleSpec(request=c) for c in choices),
+                prompt_logprobs=request.prompt_logprobs if wants else None,
+            )
+        )
+        plan.budget -= length
+
+    def _make_room(self, plan: _Plan, request: Request, end: int) -> bool:
+        """Preempts from the end of the order until the request's next blocks are available.
+
+        Returns:
+            False if the request itself had to go.
+        """
+        running = self._roster.running
+        while self._cache.blocks_needed(request, end) > self._cache.num_available:
+            victim = running[-1]
+            if len(running) == 1:
+                self._reject(plan, request)
+                return False
+            self._preempt(plan, victim)
+            if victim is request:
+                return False
+        return True
+
+    def _start(self, plan: _Plan, request: Request) -> bool:
+        """Gives a waiting request its blocks and makes it run, if there is room for it."""
+        if not self._has_slots(request):
+            return False
+        hits = self._cache.match(request)
+        if not self._has_blocks(request, hits):
+            return False
+        request.num_computed = self._cache.admit(request, hits)
+        if request.status is Status.WAITING:
+            request.num_cached = min(request.num_computed, len(request.prompt_ids))
+        for choice in (request, *request.siblings):
+            if choice.first_scheduled is None:
+                choice.first_scheduled = plan.now
+        self._roster.start(request)
+        return True
+
+    def _fits(self, request: Request) -> bool:
+        return self._has_slots(request) and self._has_blocks(request, self._cache.match(request))
+
+    def _has_slots(self, request: Request, freed: int = 0) -> bool:
+        used = self._roster.slots_used - freed
+        return used + 1 + len(request.siblings) <= self._config.max_num_seqs
+
+    def _has_blocks(self, request: Request, hits: Sequence[BlockId], freed: int = 0) -> bool:
+        """Tells whether all tokens of the request fit now, so that its prefill will not stall."""
+        share = self._config.watermark if self._roster.running else 0.0
+        reserve = int(share * self._cache.num_allocatable)
+        return self._cache.shortfall(request, hits) + reserve <= freed
+
+    def _preempt(self, plan: _Plan, request: Request) -> None:
+        self._roster.preempt(request, plan.now)
+        plan.victims.append(request)
+
+    def _reject(self, plan: _Plan, request: Request) -> None:
+        """Gives up a request that does not even fit alone, rather than let it block the queue."""
+        error = OctavoError(
+            NEVER_FITS,
+            param="prompt",
+            needed=self._cache.blocks_for(request.num_tokens),
+            total=self._cache.num_allocatable,
+        )
+        self._roster.reject(request, error)
+        plan.victims.clear()  # the pool is empty, so nothing speaks against their return
+
+    @staticmethod
+    def _lacks_prompt_logprobs(request: Request) -> bool:
+        last = len(request.prompt_ids) - 1
+        return request.prompt_logprobs is not None and request.num_prompt_logprobs < last

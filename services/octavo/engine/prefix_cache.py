@@ -1,0 +1,274 @@
+"""Block tables of requests, and the reuse of blocks whose content is known by its hash.
+
+A hash means a whole prefix, so lookup walks from the first block and stops at the first miss.
+Tables only grow; a block that others refer to, or that has a hash, is copied before it is written.
+Knows nothing of queues, budgets and time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from octavo.engine.block_manager import NULL_BLOCK, BlockId, BlockManager, check
+from octavo.engine.hash_index import NO_PARENT, HashIndex
+from octavo.engine.request import Request, RequestId, Status
+from octavo.v1.block_hash import BlockHash, hash_block
+
+Copy = tuple[BlockId, BlockId]
+"""(from, to): to be done before the step's rows."""
+
+
+class PrefixCache:
+    """Owns the block tables and the hash index of one pool.
+
+    Args:
+        blocks: the pool; nobody else takes blocks from it.
+        enabled: without it nothing gets a hash and nothing is ever hit.
+    """
+
+    def __init__(self, blocks: BlockManager, *, enabled: bool = True) -> None:
+        self.queries = 0
+        """Tokens looked up at first admissions."""
+        self.hits = 0
+        """Tokens of those that were found."""
+        self.preempted_hits = 0
+        """Tokens that resumed requests found; no measure of how well the cache serves callers."""
+        self._blocks = blocks
+        self._enabled = enabled
+        self._index = HashIndex()
+        self._tables: dict[RequestId, list[BlockId]] = {}
+        # References that the step's copies hold on their sources until the step has ended.
+        self._pinned: Counter[BlockId] = Counter()
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block."""
+        return self._blocks.block_tokens
+
+    @property
+    def num_allocatable(self) -> int:
+        """Blocks that requests can have at most, all together."""
+        return self._blocks.num_allocatable
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that can be allocated now: free ones and cached ones that nobody uses."""
+        return self._blocks.num_available
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that hold nothing."""
+        return self._blocks.num_free
+
+    @property
+    def num_cached_free(self) -> int:
+        """Blocks that nobody uses, but that are hittable."""
+        return self._blocks.num_kept_free
+
+    @property
+    def num_tables(self) -> int:
+        """Requests that have blocks."""
+        return len(self._tables)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Returns how many blocks hold this many tokens."""
+        return self._blocks.blocks_for(num_tokens)
+
+    def table(self, request: Request) -> Sequence[BlockId]:
+        """Returns the request's blocks in order; a live view, not to be kept over a call."""
+        return self._tables[request.id]
+
+    def extend_hashes(self, request: Request) -> None:
+        """Hashes the full blocks of the request's tokens that have no hash yet."""
+        size, chain = self.block_tokens, request.block_hashes
+        if not self._enabled:
+            return
+        for i in range(len(chain), request.num_tokens // size):
+            parent = chain[-1] if chain else request.hash_root
+            chain.append(hash_block(parent, request.tokens(i * size, (i + 1) * size)))
+
+    def match(self, request: Request) -> list[BlockId]:
+        """Returns the blocks that already hold the request's longest known prefix.
+
+        At least the last token is left to compute, for its logits; nothing is counted or touched,
+        so a request that stays in the queue may ask again.
+        """
+        if not self._enabled or not request.reads_cache:
+            return []
+        self.extend_hashes(request)
+        found: list[BlockId] = []
+        for hash_ in islice(request.block_hashes, (request.num_tokens - 1) // self.block_tokens):
+            block = self._index.find(hash_)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def shortfall(self, request: Request, hits: Sequence[BlockId]) -> int:
+        """Returns how many blocks are lacking to admit the request; negative: how many are over.
+
+        A hit on a block that nobody uses consumes an available block like an allocation.
+        """
+        new = self._blocks.blocks_for(request.num_tokens) - len(hits)
+        revived = sum(1 for block in hits if self._blocks.references(block) == 0)
+        return new + revived - self._blocks.num_available
+
+    def admit(self, request: Request, hits: Sequence[BlockId]) -> int:
+        """Makes the table for all of the request's tokens; returns how many are cached.
+
+        `hits` is what `match` has just returned, and there is no `shortfall`.
+        """
+        check(request.id not in self._tables, f"request {request.id} has a block table already")
+        for block in hits:
+            self._blocks.share(block)
+        table = self._tables[request.id] = list(hits)
+        self._grow(table, request.num_tokens)
+        cached = len(hits) * self.block_tokens
+        if self._enabled and request.reads_cache:
+            if request.status is Status.PREEMPTED:
+                self.preempted_hits += cached
+            else:
+                self.queries += request.num_tokens
+                self.hits += cached
+        return cached
+
+    def blocks_needed(self, request: Request, end: int) -> int:
+        """Returns how many blocks `extend` would take for the same positions."""
+        table = self._tables[request.id]
+        new = max(0, self._blocks.blocks_for(end) - len(table))
+        return new + (not self._is_writable(table, request.num_computed))
+
+    def extend(self, request: Request, end: int) -> Copy | None:
+        """Prepares the request's blocks for writing positions [num_computed, end).
+
+        Blocks that will be full get their hash, pending until `commit`.
+
+        Returns:
+            The copy that has to be done first, if there is one.
+        """
+        copy = self.make_writable(request, request.num_computed)
+        self._grow(self._tables[request.id], end)
+        self._register(request, end)
+        return copy
+
+    def make_writable(self, request: Request, position: int) -> Copy | None:
+        """Replaces the block of a position if the request may not write into it.
+
+        The source stays referenced until the step has ended, so that nothing overwrites it before
+        the copy has run; the last owner of a shared block therefore writes in place.
+        """
+        table = self._tables[request.id]
+        if self._is_writable(table, position):
+            return None
+        index = position // self.block_tokens
+        source, target = table[index], self._take()
+        table[index] = target
+        # The reference of the table becomes the one of the copy.
+        self._pinned[source] += 1
+        return source, target
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Gives the child the parent's blocks, all of which are computed; no bytes move."""
+        check(child.id not in self._tables, f"request {child.id} has a block table already")
+        table = list(self._tables[parent.id])
+        # `extend` copies the first block it writes only, so no block may be shared unwritten.
+        computed = self._blocks.blocks_for(parent.num_computed)
+        check(len(table) == computed, f"request {parent.id} is forked before it is computed")
+        self._tables[child.id] = table
+        for block in table:
+            self._blocks.share(block)
+
+    def release(self, request: Request) -> None:
+        """Gives up the request's blocks, last one first, so that a prefix loses its tail first."""
+        for block in reversed(self._tables.pop(request.id)):
+            self._blocks.release(block)
+
+    def commit(self, poisoned: Iterable[Request] = ()) -> None:
+        """The step succeeded: its hashes are published and its copies are done.
+
+        Nothing that a poisoned request has written or read stays hittable, whoever wrote it.
+        """
+        for request in poisoned:
+            for block in self._tables[request.id]:
+                if block in self._index:
+                    self._index.remove(block)
+                    self._blocks.forget(block)
+        self._index.publish()
+        self._unpin()
+
+    def revoke(self) -> None:
+        """The step failed: its hashes are forgotten, before their requests give up the blocks."""
+        for block in self._index.revoke():
+            self._blocks.forget(block)
+        self._unpin()
+
+    def reset(self) -> bool:
+        """Forgets all content; does nothing and returns False while any block is in use."""
+        if self._blocks.num_used:
+            return False
+        for block in self._index:
+            self._blocks.forget(block)
+        self._index.clear()
+        return True
+
+    def snapshot(self) -> list[tuple[BlockHash, BlockHash]]:
+        """Returns (hash, parent) of all published blocks, children possibly before parents."""
+        return self._index.snapshot()
+
+    def drain_events(self) -> tuple[list[tuple[BlockHash, BlockHash]], list[BlockHash], bool]:
+        """Returns (stored, removed, cleared) since the last call; see HashIndex.drain_events."""
+        return self._index.drain_events()
+
+    def check_integrity(self) -> None:
+        """Raises IntegrityError unless tables, references, hashes and free queue agree."""
+        self._blocks.check_integrity()
+        self._index.check_integrity()
+        references: Counter[BlockId] = Counter(self._pinned)
+        for request_id, table in self._tables.items():
+            check(len(table) == len(set(table)), f"request {request_id} has a block twice")
+            references.update(table)
+        check(NULL_BLOCK not in references, "a table refers to the null block")
+        for i in range(1, self.num_allocatable + 1):
+            block = BlockId(i)
+            counted, stated = references[block], self._blocks.references(block)
+            check(counted == stated, f"block {block}: {stated} references, {counted} in tables")
+            kept = self._blocks.is_kept(block)
+            check(kept == (block in self._index), f"block {block}: mark and hash entry differ")
+
+    def _take(self) -> BlockId:
+        """Takes a block and evicts what it held."""
+        block = self._blocks.take()
+        if block in self._index:
+            self._index.remove(block)
+        return block
+
+    def _grow(self, table: list[BlockId], num_tokens: int) -> None:
+        missing = self._blocks.blocks_for(num_tokens) - len(table)
+        table.extend(self._take() for _ in range(missing))
+
+    def _register(self, request: Request, end: int) -> None:
+        """Gives a pending hash to each block that [num_computed, end) completes."""
+        first, stop = request.num_computed // self.block_tokens, end // self.block_tokens
+        if first == stop or not self._enabled:
+            return
+        self.extend_hashes(request)
+        table, chain = self._tables[request.id], request.block_hashes
+        for i in range(first, stop):
+            self._index.add(table[i], chain[i], chain[i - 1] if i else NO_PARENT)
+            self._blocks.keep(table[i])
+
+    def _is_writable(self, table: Sequence[BlockId], position: int) -> bool:
+        """Tells whether the owner of the table may write there; a block to come always is."""
+        index = position // self.block_tokens
+        if index >= len(table):
+            return True
+        block = table[index]
+        owners = self._blocks.references(block) - self._pinned[block]
+        return owners == 1 and block not in self._index
+
+    def _unpin(self) -> None:
+        for block in self._pinned.elements():
+            self._blocks.release(block)
+        self._pinned.clear()

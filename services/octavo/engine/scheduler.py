@@ -1,0 +1,223 @@
+"""What runs next, and what a step's end means for its requests. Time is an argument.
+
+The planner decides what is in a step; here requests come and go, and steps succeed or fail. Knows
+nothing of tensors, text, transport and why requests end.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from octavo.engine.batch import StepInput
+from octavo.engine.block_manager import check
+from octavo.engine.planner import Planner, SchedulerConfig
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.request import Request, RequestId
+from octavo.engine.roster import Roster
+from octavo.v1.errors import INVALID_VALUE, QUEUE_FULL, OctavoError
+
+__all__ = ["Scheduler", "SchedulerConfig"]
+
+_MIN_RETRY_MS = 1000
+_MAX_RETRY_MS = 60_000
+
+
+def _expiry(request: Request) -> float:
+    """Returns when the request's time is over, should it not run before."""
+    deadline = inf if request.deadline is None else request.deadline
+    if request.first_scheduled is not None or request.queue_deadline is None:
+        return deadline
+    return min(deadline, request.queue_deadline)
+
+
+class Scheduler:
+    """Owns all requests between `add` and `finish`.
+
+    One step is in flight at a time: `schedule`, then `commit` or `fail`, then the next.
+
+    Args:
+        config: limits.
+        cache: block tables and prefix cache; nobody else changes them.
+    """
+
+    def __init__(self, config: SchedulerConfig, cache: PrefixCache) -> None:
+        self.config = config
+        self.cache = cache
+        self._roster = Roster(cache)
+        self._planner = Planner(config, cache, self._roster)
+        self._in_flight: StepInput | None = None
+        self._now = 0.0
+        self._next_expiry = inf  # never later than the earliest deadline
+        self._seconds_per_token = 0.0
+
+    @property
+    def num_running(self) -> int:
+        """Choices that hold blocks."""
+        return len(self._roster.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._roster.waiting)
+
+    @property
+    def num_preemptions(self) -> int:
+        """How often a request has lost its blocks."""
+        return self._roster.num_preemptions
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that hold nothing."""
+        return self.cache.num_free
+
+    @property
+    def num_cached_free_blocks(self) -> int:
+        """Blocks that nobody uses, but that are hittable."""
+        return self.cache.num_cached_free
+
+    @property
+    def queued_prefill_tokens(self) -> int:
+        """Tokens yet to be computed of requests that wait or whose prefill is under way."""
+        remaining = (r.num_tokens - r.num_computed for r in self._roster.running)
+        return self._roster.waiting_tokens + sum(n for n in remaining if n > 1)
+
+    def requests(self) -> list[Request]:
+        """Returns all requests that have not been finished, unforked siblings included."""
+        return list(self._roster.requests.values())
+
+    def has_work(self) -> bool:
+        """Tells whether a step could do anything."""
+        return bool(self._roster.running or self._roster.waiting or self._roster.rejected)
+
+    def oldest_runnable(self, now: float) -> float:
+        """Returns the seconds since the longest-waiting request was queued; 0 if none waits."""
+        return self._roster.longest_wait(now)
+
+    def add(self, request: Request, now: float) -> None:
+        """Queues a request with its siblings.
+
+        Raises:
+            OctavoError: the queue is full, or the group has more choices than can run at once.
+        """
+        if 1 + len(request.siblings) > self.config.max_num_seqs:
+            reason = f"must be at most {self.config.max_num_seqs}"
+            raise OctavoError(INVALID_VALUE, param="n", reason=reason)
+        self._check_queue(request)
+        self.cache.extend_hashes(request)
+        self._roster.add(request, now)
+        self._next_expiry = min(self._next_expiry, *map(_expiry, (request, *request.siblings)))
+
+    def expire(self, now: float) -> list[Request]:
+        """Returns requests past their deadline or, never having run, their queue deadline.
+
+        Unforked siblings are not listed: they end with the request that carries them. The caller
+        finishes what is listed.
+        """
+        if now < self._next_expiry:
+            return []
+        requests = self._roster.requests.values()
+        self._next_expiry = min(map(_expiry, requests), default=inf)
+        return [r for r in requests if _expiry(r) <= now and not self._roster.is_unforked(r)]
+
+    def schedule(self, now: float) -> StepInput | None:
+        """Plans the next step; None when nothing can run. `drain_rejected` comes after it."""
+        check(self._in_flight is None, "a step is in flight")
+        self._now = now
+        self._in_flight = self._planner.plan(now)
+        return self._in_flight
+
+    def drain_rejected(self) -> list[tuple[Request, OctavoError]]:
+        """Returns requests that turned out never to fit, with the reason.
+
+        They hold nothing and are in no queue; the caller finishes them now, and with each the
+        siblings that it carries.
+        """
+        return list(self._roster.rejected.values())
+
+    def commit(
+        self, step: StepInput, *, now: float, poisoned: frozenset[RequestId] = frozenset()
+    ) -> None:
+        """The step succeeded: publishes its hashes, and forks siblings that got a sample.
+
+        Called before the sampled tokens are appended. `poisoned` names choices whose logits were
+        not finite: nothing they wrote or read stays hittable, and the caller finishes them.
+        """
+        self._end_step(step)
+        self._measure(step, now)
+        self.cache.commit(
+            row.request
+            for row in step.rows
+            if any(spec.request.id in poisoned for spec in row.samples)
+        )
+        suspects = self._roster.suspects
+        for row in step.rows:
+            request = row.request
+            request.num_computed = row.start + len(row.token_ids)
+            if row.prompt_logprobs is not None:
+                last = len(request.prompt_ids) - 1
+                request.num_prompt_logprobs = min(request.num_computed, last)
+            if request.num_computed >= suspects.get(request.id, inf):
+                del suspects[request.id]
+            if len(row.samples) > 1:
+                self._roster.fork(request)
+
+    def fail(self, step: StepInput) -> tuple[Request, ...]:
+        """The step raised: nothing of it is published, and its requests start over.
+
+        They become suspects: until each has got, alone, as far as this step was to take it, nothing
+        else runs; the smallest goes first.
+
+        Returns:
+            The request to be failed, if it was alone in the step.
+        """
+        self._end_step(step)
+        self.cache.revoke()
+        for row in step.rows:
+            self._roster.preempt(row.request, self._now)
+            self._roster.suspects[row.request.id] = row.start + len(row.token_ids)
+        if len(step.rows) > 1:
+            return ()
+        culprit = step.rows[0].request
+        del self._roster.suspects[culprit.id]
+        return (culprit,)
+
+    def finish(self, request: Request) -> None:
+        """Forgets a request in whatever status; its full blocks stay hittable.
+
+        Siblings that the request carries end with it. Not called for a request with a row in the
+        step in flight; one that is finished already is left alone.
+        """
+        rows = self._in_flight.rows if self._in_flight is not None else ()
+        busy = any(row.request is request for row in rows)
+        check(not busy, f"request {request.id} is finished while its step is in flight")
+        self._roster.finish(request)
+
+    def check_integrity(self) -> None:
+        """Raises IntegrityError unless requests, tables, blocks and hashes agree."""
+        self._roster.check_integrity()
+        check(self._roster.slots_used <= self.config.max_num_seqs, "more choices run than may")
+
+    def _check_queue(self, request: Request) -> None:
+        """Raises QUEUE_FULL; a single request is never too large for an empty queue."""
+        count, waiting = len(self._roster.requests), self.queued_prefill_tokens
+        if count >= self.config.max_queued_requests:
+            raise self._queue_full(count, self.config.max_queued_requests, "requests")
+        if waiting and waiting + request.num_tokens > self.config.max_queued_tokens:
+            raise self._queue_full(waiting, self.config.max_queued_tokens, "tokens")
+
+    def _queue_full(self, queued: int, limit: int, unit: str) -> OctavoError:
+        wait_ms = round(1000 * self.queued_prefill_tokens * self._seconds_per_token)
+        retry_ms = min(max(wait_ms, _MIN_RETRY_MS), _MAX_RETRY_MS)
+        return OctavoError(
+            QUEUE_FULL, retry_after_ms=retry_ms, queued=queued, limit=limit, unit=unit
+        )
+
+    def _end_step(self, step: StepInput) -> None:
+        check(step is self._in_flight, "the step is not the one in flight")
+        self._in_flight = None
+
+    def _measure(self, step: StepInput, now: float) -> None:
+        """Keeps a running mean of what a token takes, to tell callers when to try again."""
+        latest = max(0.0, now - self._now) / step.num_tokens
+        weight = 0.1 if self._seconds_per_token else 1.0
+        self._seconds_per_token += weight * (latest - self._seconds_per_token)
