@@ -241,6 +241,15 @@ def test_echo_without_generation_returns_prompt_logprobs_only() -> None:
     engine.assert_idle()
 
 
+@pytest.mark.parametrize("score_only", [True, False])
+def test_a_prompt_of_one_token_has_one_entry_that_is_null(score_only: bool) -> None:
+    engine = Engine()
+    ticket = engine.submit(generate([5], score_only=score_only, prompt_logprobs=1, max_tokens=2))
+    engine.run()
+    entries = [p for d in engine.deltas[ticket] for p in d.prompt_logprobs]
+    assert [len(e.candidates) for e in entries] == [0]
+
+
 def test_prompt_logprobs_are_sent_once_even_when_preempted() -> None:
     engine = Engine(num_blocks=8)
     tickets = [

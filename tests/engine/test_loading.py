@@ -1,0 +1,74 @@
+"""From a folder on disk to a core that serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.engine.harness import generate
+from tests.engine.tiny_model import write_tiny_model
+from tests.fakes import BYTE_VOCAB, EOS, FakeEnv
+
+from octavo.engine.config import EngineConfig
+from octavo.engine.loading import LoadedEngine, Loading
+from octavo.engine.metrics import EngineMetrics
+from octavo.v1.errors import OctavoError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+class Stages:
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+
+    def __call__(self, stage: str, text: str, *, seconds: float, done: bool) -> None:
+        if done:
+            self.done.append((stage, text))
+
+
+def load(config: EngineConfig, stages: Stages | None = None) -> LoadedEngine:
+    return Loading(
+        config,
+        env=FakeEnv(),
+        epoch=3,
+        report=stages or Stages(),
+        make_metrics=lambda name: EngineMetrics(CollectorRegistry(), name),
+    ).run()
+
+
+def test_the_card_says_what_is_served(folder: Path) -> None:
+    stages = Stages()
+    engine = load(EngineConfig(model=str(folder), kv_bytes=2_000_000, max_num_seqs=4), stages)
+    card = engine.card
+    assert [s for s, _ in stages.done] == ["model", "weights", "memory", "warm-up"]
+    assert list(card.served_names) == [str(folder), folder.name]
+    assert (card.vocab_size, list(card.eos_token_ids)) == (BYTE_VOCAB, [EOS])
+    assert card.exact
+    assert card.numerics_id
+    assert card.default_sampling.temperature == pytest.approx(0.7)
+    assert [f.name for f in card.files] == ["tokenizer.json", "chat_template.jinja"]
+    assert card.num_blocks == engine.core.model.capacity.num_blocks
+    assert card.max_model_len == min(512, card.num_blocks * 16)
+
+
+def test_a_loaded_engine_generates_the_same_again(folder: Path) -> None:
+    outputs = []
+    for names in (("a", "b"), ("b",)):
+        engine = load(EngineConfig(model=str(folder), served_name=names, kv_bytes=2_000_000))
+        assert list(engine.card.served_names) == list(names)
+        engine.core.submit(generate(list(b"hello"), seed=1, max_tokens=8, model="b"), None)
+        ids: list[int] = []
+        while engine.core.num_open:
+            ids += [t for _, d in engine.core.step().deltas for t in d.token_ids]
+        outputs.append(ids)
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) >= 1
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:
+    with pytest.raises(OctavoError, match="does not fit"):
+        load(EngineConfig(model=str(folder), kv_bytes=10**15))

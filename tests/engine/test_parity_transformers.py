@@ -1,0 +1,239 @@
+"""The engine's answers equal those of transformers on the same weights.
+
+The reference shares nothing with us: transformers reads the GGUF file with its own code, builds its
+own model and runs its own `generate`. Only the token ids of the prompts are common.
+"""
+
+from __future__ import annotations
+
+import argparse
+import decimal
+import difflib
+import doctest
+import string
+import subprocess
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+import tokenizers
+import torch
+from transformers import AutoConfig, LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from octavo.engine.batch import Logprobs
+from octavo.engine.block_manager import BlockManager
+from octavo.engine.model_runner import ModelRunner
+from octavo.engine.models.checkpoint import Checkpoint, open_checkpoint
+from octavo.engine.models.config import from_hugging_face
+from octavo.engine.models.resolve import resolve
+from octavo.engine.prefix_cache import PrefixCache
+from octavo.engine.request import Request, RequestId, SamplingParams, StopParams
+from octavo.engine.scheduler import Scheduler, SchedulerConfig
+from octavo.v1.block_hash import hash_root
+
+BLOCK = 16
+NUM_BLOCKS = 640
+LENGTHS = [
+    *(1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96, 100),
+    *(127, 128, 129, 150, 200, 256, 257, 300, 700, 1500),
+]
+"""Prompt lengths around block and chunk borders; odd places are chats."""
+
+
+def _words() -> str:
+    """A few thousand tokens of English from the standard library."""
+    modules = (argparse, decimal, difflib, doctest, string, subprocess, typing)
+    classes = (difflib.Differ, difflib.SequenceMatcher, doctest.DocTestRunner, subprocess.Popen)
+    return "\n".join((thing.__doc__ or "") for thing in (*modules, *classes))
+
+
+def prompts(tokenizer: tokenizers.Tokenizer) -> list[list[int]]:
+    """Prompts of LENGTHS tokens, each from another place of the text."""
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    text = encode(_words())
+    assert len(text) > max(LENGTHS) + 37 * len(LENGTHS)
+    before = encode("<|im_start|>user\nExplain this:\n")
+    after = encode("<|im_end|>\n<|im_start|>assistant\n")
+    made = []
+    for i, length in enumerate(LENGTHS):
+        room = length - len(before) - len(after)
+        if i % 2 and room > 0:
+            made.append([*before, *text[37 * i : 37 * i + room], *after])
+        else:
+            made.append(text[37 * i : 37 * i + length])
+    assert [len(prompt) for prompt in made] == LENGTHS
+    return made
+
+
+def output_length(index: int) -> int:
+    """Tokens that prompt `index` asks for."""
+    return 8 + index % 3 * 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the engine said to one prompt."""
+
+    token_ids: list[int]
+    logprobs: list[Logprobs]
+
+
+class Engine:
+    """Scheduler and runner in a loop, without server, text and stops."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._next_id = 0
+
+    def answer(self, texts: Sequence[list[int]], lengths: Sequence[int]) -> list[Answer]:
+        """Runs all prompts at once on an empty cache, greedily; chunks of 64 and steps of 256."""
+        config = SchedulerConfig(max_num_seqs=32, max_batched_tokens=256, long_prefill_tokens=64)
+        scheduler = Scheduler(config, PrefixCache(BlockManager(NUM_BLOCKS, BLOCK)))
+        answers: dict[RequestId, Answer] = {}
+        for prompt, length in zip(texts, lengths, strict=True):
+            request = self._request(prompt, length)
+            answers[request.id] = Answer(token_ids=request.output_ids, logprobs=[])
+            scheduler.add(request, now=0.0)
+        while scheduler.has_work():
+            step = scheduler.schedule(now=0.0)
+            assert step is not None
+            output = self._runner.run(step)
+            scheduler.commit(step, now=0.0)
+            for row in step.rows:
+                for spec in row.samples:
+                    sampled = output.sampled[spec.request.id]
+                    spec.request.output_ids.extend(sampled.token_ids)
+                    answers[spec.request.id].logprobs.extend(sampled.logprobs)
+                    if len(spec.request.output_ids) >= spec.request.stop.max_tokens:
+                        scheduler.finish(spec.request)
+            scheduler.check_integrity()
+        return list(answers.values())
+
+    def _request(self, prompt: list[int], length: int) -> Request:
+        self._next_id += 1
+        return Request(
+            id=RequestId(self._next_id),
+            prompt_ids=tuple(prompt),
+            sampling=SamplingParams(temperature=0.0, logprobs=1),
+            stop=StopParams(max_tokens=length),
+            arrival=float(self._next_id),
+            hash_root=hash_root(b"parity"),
+        )
+
+
+class Reference:
+    """transformers' own model, and what it answers."""
+
+    def __init__(self) -> None:
+        path = resolve("smollm2")
+        self.config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        with torch.device("meta"):
+            empty = LlamaForCausalLM(self.config)
+        loaded = load_gguf_checkpoint(path, return_tensors=True, model_to_load=empty)
+        self.tensors: dict[str, torch.Tensor] = loaded["tensors"]
+        self.model = LlamaForCausalLM(self.config).eval()
+        self._load(self.tensors)
+
+    def round_weights(self) -> None:
+        """Rounds to bfloat16 and back: what an engine of that type starts from, no more."""
+        self._load({name: tensor.bfloat16().float() for name, tensor in self.tensors.items()})
+
+    @torch.inference_mode()
+    def generate(self, prompt: list[int], length: int) -> list[int]:
+        """Greedy tokens, the end token allowed to pass as any other."""
+        made = self.model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=length,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        ids: list[int] = made[0, len(prompt) :].tolist()
+        return ids
+
+    @torch.inference_mode()
+    def logprobs(self, prompt: list[int], output: list[int]) -> torch.Tensor:
+        """Log-probabilities of each output position given all tokens before: [output, vocab]."""
+        ids = torch.tensor([[*prompt, *output[:-1]]])
+        logits = self.model(ids, logits_to_keep=len(output)).logits[0]
+        return torch.log_softmax(logits, dim=-1)
+
+    def _load(self, tensors: dict[str, torch.Tensor]) -> None:
+        missing, unexpected = self.model.load_state_dict(tensors, strict=False)
+        assert not unexpected
+        assert missing == ["lm_head.weight"]  # tied to the embedding
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return open_checkpoint(resolve("smollm2"))
+
+
+@pytest.fixture(scope="module")
+def texts(checkpoint: Checkpoint) -> list[list[int]]:
+    return prompts(tokenizers.Tokenizer.from_str(checkpoint.tokenizer_json.decode()))
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference()
+
+
+def _engine(checkpoint: Checkpoint, dtype: torch.dtype) -> Engine:
+    runner = ModelRunner(checkpoint, dtype=dtype, block_tokens=BLOCK, max_batched_tokens=256)
+    runner.allocate(NUM_BLOCKS)
+    return Engine(runner)
+
+
+def test_weights_and_config_equal_those_of_transformers(
+    checkpoint: Checkpoint, reference: Reference
+) -> None:
+    assert set(checkpoint.tensor_names()) == set(reference.tensors)
+    for name in checkpoint.tensor_names():
+        assert torch.equal(checkpoint.tensor(name), reference.tensors[name]), name
+    theirs = {**reference.config.to_dict(), "architectures": ["LlamaForCausalLM"]}
+    theirs["rms_norm_eps"] = 1e-5  # theirs is the float32 of the file, written as a double
+    assert from_hugging_face(theirs) == checkpoint.config
+
+
+def test_fp32_greedy_tokens_equal_in_one_batch_and_alone(
+    checkpoint: Checkpoint, reference: Reference, texts: list[list[int]]
+) -> None:
+    engine = _engine(checkpoint, torch.float32)
+    lengths = [output_length(i) for i in range(len(texts))]
+    batched = engine.answer(texts, lengths)
+    for i, prompt in enumerate(texts):
+        alone = engine.answer([prompt], lengths[i : i + 1])[0]
+        wanted = reference.generate(prompt, lengths[i])
+        assert batched[i].token_ids == wanted, f"prompt of {len(prompt)} tokens in a batch"
+        assert alone.token_ids == wanted, f"prompt of {len(prompt)} tokens alone"
+
+
+@pytest.fixture
+def rounded(reference: Reference) -> Iterator[Reference]:
+    reference.round_weights()
+    yield reference
+    reference.round_weights()
+
+
+def test_bf16_logprobs_are_close_and_other_tokens_are_near_ties(
+    checkpoint: Checkpoint, rounded: Reference, texts: list[list[int]]
+) -> None:
+    lengths = [output_length(i) for i in range(len(texts))]
+    answers = _engine(checkpoint, torch.bfloat16).answer(texts, lengths)
+    worst = 0.0
+    for prompt, answer in zip(texts, answers, strict=True):
+        theirs = rounded.logprobs(prompt, answer.token_ids)
+        for token, ours, row in zip(answer.token_ids, answer.logprobs, theirs, strict=True):
+            difference = abs(ours.logprobs[0] - float(row[token]))
+            worst = max(worst, difference)
+            gap = float(row.max() - row[token])
+            print(len(prompt), token, difference, gap)
+    print("worst", worst)

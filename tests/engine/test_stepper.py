@@ -1,0 +1,103 @@
+"""Commands in, bundles out."""
+
+from __future__ import annotations
+
+from tests.engine.harness import Engine, generate
+
+from octavo.engine.stepper import (
+    HEARTBEAT_S,
+    Bundle,
+    Cancel,
+    CancelAll,
+    Drain,
+    Reset,
+    Stepper,
+    Submit,
+)
+
+
+class Driven:
+    """A stepper on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.bundles: list[Bundle] = []
+        self.wakes = 0
+        self.engine = Engine(clock=lambda: self.now)
+        self.stepper = Stepper(
+            self.engine.core,
+            publish=self.bundles.append,
+            wake=self._wake,
+            clock=lambda: self.now,
+        )
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+
+def test_an_idle_stepper_reports_each_heartbeat_and_no_more() -> None:
+    driven = Driven()
+    for _ in range(100):
+        driven.now += HEARTBEAT_S / 10
+        assert not driven.stepper.turn()
+    assert 8 <= len(driven.bundles) <= 10
+    assert all(b.is_empty() and b.load is not None for b in driven.bundles)
+
+
+def test_a_turn_tells_acceptance_and_tokens_together() -> None:
+    driven = Driven()
+    sink = object()
+    driven.stepper.put(Submit(proto=generate([1] * 5, max_tokens=2), sink=sink))
+    assert driven.wakes == 1
+    assert driven.stepper.turn()
+    (bundle,) = driven.bundles
+    assert [s for s, _ in bundle.accepted] == [sink]
+    assert [s for s, _ in bundle.deltas] == [sink]
+    assert bundle.remaining == 1
+    driven.stepper.turn()
+    assert driven.bundles[-1].remaining == 0
+    assert driven.stepper.turn_began is None
+
+
+def test_cancel_ends_one_attempt_and_cancel_all_those_of_a_sink() -> None:
+    driven = Driven()
+    one, two = object(), object()
+    for sink in (one, two):
+        for name in "ab":
+            proto = generate([1] * 5, max_tokens=99, request_id=name)
+            driven.stepper.put(Submit(proto=proto, sink=sink))
+    driven.stepper.turn()
+    driven.stepper.put(Cancel(request_id="a", attempt=1, sink=one))  # another attempt
+    driven.stepper.put(Cancel(request_id="a", attempt=0, sink=one))
+    driven.stepper.turn()
+    assert driven.bundles[-1].remaining == 3
+    driven.stepper.put(CancelAll(two))
+    driven.stepper.turn()
+    assert driven.bundles[-1].remaining == 1
+    driven.stepper.put(CancelAll(None))
+    driven.stepper.turn()
+    driven.engine.assert_idle()
+
+
+def test_a_draining_stepper_refuses() -> None:
+    driven = Driven()
+    driven.stepper.put(Drain())
+    driven.stepper.put(Submit(proto=generate([1]), sink=None))
+    driven.stepper.turn()
+    ((_, _, error),) = driven.bundles[-1].refused
+    assert error.kind.name == "draining"
+    assert error.retry_after_ms > 0
+
+
+def test_reset_tells_whether_it_could() -> None:
+    driven = Driven()
+    answers: list[bool] = []
+    driven.stepper.put(Submit(proto=generate([1] * 40, max_tokens=9), sink=None))
+    driven.stepper.turn()
+    driven.stepper.put(Reset(answers.append))
+    while driven.stepper.turn():
+        pass
+    driven.stepper.put(Reset(answers.append))
+    driven.stepper.turn()
+    assert answers == [False, True]
+    assert driven.bundles[-1].cleared
