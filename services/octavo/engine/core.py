@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
-from octavo.engine.detokenizer import Detokenizer
-from octavo.engine.scheduler import Scheduler
 
 from octavo.engine import delta as deltas
 from octavo.engine.batch import Logprobs, Row, Runner, Sampled, StepInput, StepOutput
 from octavo.engine.cost import CostModel
+from octavo.engine.detokenizer import Detokenizer
 from octavo.engine.intake import Model, build_requests
 from octavo.engine.metrics import EngineMetrics
 from octavo.engine.request import FinishReason, Request, RequestId
+from octavo.engine.scheduler import Scheduler
 from octavo.v1 import engine_pb2, limits
 from octavo.v1.errors import (
     DEADLINE_EXCEEDED,
@@ -47,6 +47,8 @@ class Choice:
     index: int
     request: Request
     detokenizer: Detokenizer
+    tells_prompt: bool
+    """Whether the entry of the first prompt position, which nothing predicts, is still due."""
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +124,12 @@ class EngineCore:
         )
         chars_sent = proto.resume.chars_sent
         choices = tuple(
-            Choice(i, r, self._new_detokenizer(r, chars_sent=chars_sent))
+            Choice(
+                i,
+                r,
+                self._new_detokenizer(r, chars_sent=chars_sent),
+                r.prompt_logprobs is not None,
+            )
             for i, r in enumerate(requests)
         )
         self.scheduler.add(requests[0], now)
@@ -192,7 +199,8 @@ class EngineCore:
         self.scheduler.commit(step, now=now, poisoned=poisoned)
         for row in step.rows:
             prompt_logprobs = output.prompt_logprobs.get(row.request.id, ())
-            if row.request.score_only or prompt_logprobs:
+            tells_prompt = self._owner[row.request.id][1].tells_prompt
+            if row.request.score_only or prompt_logprobs or tells_prompt:
                 self._publish_prompt(row, prompt_logprobs, result)
             for spec in row.samples:
                 sampled = output.sampled[spec.request.id]
@@ -205,8 +213,9 @@ class EngineCore:
     def _publish_prompt(self, row: Row, entries: tuple[Logprobs, ...], result: StepResult) -> None:
         ticket, choice = self._owner[row.request.id]
         delta = deltas.new(ticket.proto, choice.index, position=len(row.request.output_ids))
-        if entries and row.start == 0:
-            delta.prompt_logprobs.add()  # nothing predicts the first position
+        if choice.tells_prompt:
+            delta.prompt_logprobs.add()
+            choice.tells_prompt = False
         delta.prompt_logprobs.extend(deltas.logprobs(e) for e in entries)
         done = row.start + len(row.token_ids) >= row.request.num_tokens
         if row.request.score_only and done:
@@ -223,7 +232,7 @@ class EngineCore:
             request.first_token = now
             self.metrics.observe_first_token(request, now)
         elif ticket.last_token:
-            self.metrics.inter_token.observe(now - ticket.last_token)
+            self.metrics.observe_gap(now - ticket.last_token)
         ticket.last_token = now
         reason: FinishReason | None = None
         for token, logprobs in itertools.zip_longest(sampled.token_ids, sampled.logprobs):

@@ -10,22 +10,22 @@ from typing import Protocol, TypeVar
 import structlog
 import tokenizers
 import torch
-from octavo.engine.detokenizer import Detokenizer
-from octavo.engine.model_runner import ModelRunner
-from octavo.engine.prefix_cache import PrefixCache
-from octavo.engine.scheduler import Scheduler, SchedulerConfig
 
 from octavo.engine.block_manager import BlockManager
 from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.detokenizer import Detokenizer
 from octavo.engine.intake import Model
 from octavo.engine.machine import available_cores, free_memory_bytes
 from octavo.engine.memory_plan import MemoryPlan, plan_memory
 from octavo.engine.metrics import EngineMetrics
+from octavo.engine.model_runner import ModelRunner
 from octavo.engine.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.engine.models.resolve import resolve
+from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.request import Request
+from octavo.engine.scheduler import Scheduler, SchedulerConfig
 from octavo.runtime.chat_template import ChatTemplate
 from octavo.runtime.env import Env
 from octavo.runtime.tokenizer import Tokenizer

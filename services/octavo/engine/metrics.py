@@ -31,7 +31,7 @@ class EngineMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        self._registry = registry
+        self.registry = registry
         self._model_name = model_name
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of requests begun.")
         self.generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
@@ -54,9 +54,10 @@ class EngineMetrics:
         self.ttft = self._histogram(
             "vllm:time_to_first_token_seconds", "Arrival to first token.", _LATENCY
         )
-        self.inter_token = self._histogram(
-            "vllm:inter_token_latency_seconds", "Between the tokens of a request.", _LATENCY
-        )
+        self._inter_token = [
+            self._histogram(name, "Between the tokens of a request.", _LATENCY)
+            for name in ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
+        ]
         self.e2e = self._histogram(
             "vllm:e2e_request_latency_seconds", "Arrival to last token.", _LATENCY
         )
@@ -65,6 +66,9 @@ class EngineMetrics:
         )
         self.prefill_time = self._histogram(
             "vllm:request_prefill_time_seconds", "First step to first token.", _LATENCY
+        )
+        self.decode_time = self._histogram(
+            "vllm:request_decode_time_seconds", "First to last token.", _LATENCY
         )
         self.prompt_length = self._histogram(
             "vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS
@@ -88,15 +92,16 @@ class EngineMetrics:
             "vllm:gpu_prefix_cache_hit_rate", "Former name: hits over queries since the start."
         )
         self._seen = (0, 0)
+        self._preemptions = 0
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, ["model_name"], registry=self._registry).labels(self._model_name)
+        return Counter(name, text, ["model_name"], registry=self.registry).labels(self._model_name)
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, ["model_name"], registry=self._registry).labels(self._model_name)
+        return Gauge(name, text, ["model_name"], registry=self.registry).labels(self._model_name)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        metric = Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
+        metric = Histogram(name, text, ["model_name"], buckets=buckets, registry=self.registry)
         return metric.labels(self._model_name)
 
     def observe_step(self, *, tokens: int, seconds: float) -> None:
@@ -114,22 +119,37 @@ class EngineMetrics:
         self.cached_tokens.inc(request.num_cached)
         self.prompt_length.observe(len(request.prompt_ids))
 
+    def observe_gap(self, seconds: float) -> None:
+        """Records the time between two tokens, under its present and its former name."""
+        for histogram in self._inter_token:
+            histogram.observe(seconds)
+
     def observe_end(self, request: Request, now: float) -> None:
         """Records the end of a request's last choice."""
         self.e2e.observe(now - request.arrival)
+        if request.first_token is not None:
+            self.decode_time.observe(now - request.first_token)
         self.output_length.observe(len(request.output_ids))
 
     def finished(self, reason: FinishReason) -> None:
         """Counts a choice that ended."""
         self._success.labels(self._model_name, _FINISHED[reason]).inc()
 
-    def observe_queue(self, *, running: int, waiting: int) -> None:
-        """Sets the gauges of the queue."""
+    def observe_queue(self, *, running: int, waiting: int, preemptions: int) -> None:
+        """Sets the gauges of the queue; `preemptions` counts from the start."""
         self.running.set(running)
         self.waiting.set(waiting)
+        self.preemptions.inc(preemptions - self._preemptions)
+        self._preemptions = preemptions
 
     def observe_cache(
-        self, *, total: int, free: int, cached_free: int, queries: int, hits: int
+        self,
+        *,
+        total: int,
+        free: int,
+        cached_free: int,
+        queries: int,
+        hits: int,
     ) -> None:
         """Sets the gauges of the pool and advances the counters of the prefix cache.
 

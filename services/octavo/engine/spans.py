@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from octavo.runtime.telemetry import tracer
 from opentelemetry import propagate, trace
 
+from octavo.runtime.telemetry import tracer
 from octavo.v1 import common_pb2, engine_pb2
 
 _FINISH = {

@@ -191,7 +191,11 @@ class Stepper:
     def _add_load(self, bundle: Bundle) -> None:
         cache, metrics = self.core.scheduler.cache, self.core.metrics
         bundle.load = self.core.load()
-        metrics.observe_queue(running=bundle.load.running, waiting=bundle.load.waiting)
+        metrics.observe_queue(
+            running=bundle.load.running,
+            waiting=bundle.load.waiting,
+            preemptions=self.core.scheduler.num_preemptions,
+        )
         metrics.observe_cache(
             total=self.core.model.capacity.num_blocks,
             free=bundle.load.free_blocks,
