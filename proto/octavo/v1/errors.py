@@ -333,6 +333,7 @@ class OctavoError(Exception):
         self.param = error.param
         self.retry_after_ms = error.retry_after_ms
         self.message = error.message
-        self.help = self.kind.help
+        # The numbers of a help text do not travel, so one that has some cannot be shown.
+        self.help = "" if "{" in self.kind.help else self.kind.help
         Exception.__init__(self, f"error[{error.code}]: {error.message}")
         return self
