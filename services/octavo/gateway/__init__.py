@@ -1,0 +1,1 @@
+"""The gateway: HTTP, templates, tokens, routing, records. Never imports torch."""

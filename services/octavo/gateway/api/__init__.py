@@ -1,0 +1,1 @@
+"""The OpenAI-compatible HTTP interface: bodies to calls, deltas to answers."""

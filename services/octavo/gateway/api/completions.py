@@ -1,0 +1,127 @@
+"""`POST /v1/completions`: from the body to a plan, one generation for each prompt.
+
+A prompt as text may hold control tokens: whoever uses this endpoint writes the whole prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from octavo.gateway.api.chat import check_stream_options
+from octavo.gateway.api.plan import Context, Plan, find_model, make_call
+from octavo.gateway.api.sampling import check_ids, clamp, fill
+from octavo.gateway.api.schema import RawCompletion, convert
+from octavo.gateway.endpoints import ServedModel
+from octavo.gateway.fleet import Fleet
+from octavo.v1 import engine_pb2
+from octavo.v1.errors import INVALID_VALUE, OctavoError
+from octavo.v1.limits import MAX_PROMPTS
+from octavo.v1.validation import validate_request
+
+DEFAULT_MAX_TOKENS: Final = 16
+"""OpenAI's default for this endpoint."""
+
+
+def plan_completion(honoured: dict[str, Any], fleet: Fleet, context: Context) -> Plan:
+    """Returns the plan; raises OctavoError for what cannot be served."""
+    body = convert(honoured, RawCompletion)
+    options = check_stream_options(body)
+    model = find_model(fleet, body.model)
+    prompts = prompts_of(body, model)
+    requests = [_request(body, ids, model, context) for ids in prompts]
+    clamped = [
+        clamp(request, _wanted(body), param="max_tokens", model=model)
+        for request in requests
+        if not request.score_only
+    ]
+    clamped_to = min((room for room in clamped if room is not None), default=None)
+    if len(requests) > 1:  # none may start before all are known to be sound
+        for request in requests:
+            validate_request(request, model.capacity)
+    calls = tuple(
+        make_call(
+            context,
+            model,
+            request,
+            endpoint="completions",
+            clamped=clamped_to is not None,
+            first=index == 0,
+        )
+        for index, request in enumerate(requests)
+    )
+    return Plan(
+        endpoint="completions",
+        context=context,
+        model=model,
+        calls=calls,
+        n=body.n,
+        stream=body.stream,
+        include_usage=options.include_usage,
+        continuous_usage=options.continuous_usage_stats,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.prompt_logprobs is not None,
+        return_token_ids=body.return_token_ids,
+        echoes=_echoes(body, prompts, model) if body.echo else (),
+        clamped_to=clamped_to,
+    )
+
+
+def prompts_of(body: RawCompletion, model: ServedModel) -> list[list[int]]:
+    """Returns the ids of each prompt: text, texts, ids, or lists of ids."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [encode_prompt(model, prompt, special=body.add_special_tokens)]
+    if not prompt:
+        raise _invalid("prompt", "is empty")
+    vocab_size = model.capacity.vocab_size
+    if all(isinstance(p, int) for p in prompt):
+        return [check_ids("prompt", prompt, vocab_size)]
+    if len(prompt) > MAX_PROMPTS:
+        raise _invalid("prompt", f"has more than {MAX_PROMPTS} prompts")
+    made: list[list[int]] = []
+    for index, one in enumerate(prompt):
+        if isinstance(one, str):
+            made.append(encode_prompt(model, one, special=body.add_special_tokens))
+        elif isinstance(one, list):
+            made.append(check_ids(f"prompt[{index}]", one, vocab_size))
+        else:
+            raise _invalid(f"prompt[{index}]", "must be text or a list of token ids")
+    return made
+
+
+def encode_prompt(model: ServedModel, text: str, *, special: bool) -> list[int]:
+    """Returns a plain prompt's ids, after the token that begins a text if the model uses one."""
+    ids = model.tokenizer.encode(text, allow_special=True)
+    if special and model.card.HasField("bos_token_id"):
+        ids = [model.card.bos_token_id, *ids]
+    return ids
+
+
+def _request(
+    body: RawCompletion, ids: list[int], model: ServedModel, context: Context
+) -> engine_pb2.GenerateRequest:
+    request = engine_pb2.GenerateRequest()
+    request.token_ids.ids.extend(ids)
+    fill(request, body, model, read_timeout_ms=context.read_timeout_ms)
+    request.score_only = _wanted(body) == 0 and body.echo
+    if body.logprobs is not None:
+        request.logprobs = body.logprobs
+        if body.echo:
+            request.prompt_logprobs = max(body.logprobs, body.prompt_logprobs or 0)
+    return request
+
+
+def _wanted(body: RawCompletion) -> int:
+    return DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+
+
+def _echoes(body: RawCompletion, prompts: list[list[int]], model: ServedModel) -> tuple[str, ...]:
+    given = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+    return tuple(
+        text if isinstance(text, str) else model.tokenizer.decode(ids, skip_special=False)
+        for text, ids in zip(given if len(given) == len(prompts) else prompts, prompts, strict=True)
+    )
+
+
+def _invalid(param: str, reason: str) -> OctavoError:
+    return OctavoError(INVALID_VALUE, param=param, reason=reason)

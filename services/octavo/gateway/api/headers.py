@@ -1,0 +1,85 @@
+"""Headers of requests and answers: names, reading, and the ones that explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any, Final
+
+from octavo.gateway.routing import Route
+from octavo.v1.limits import MAX_MS
+
+Headers = list[tuple[bytes, bytes]]
+Scope = MutableMapping[str, Any]
+
+EXPOSED: Final = (
+    "x-request-id",
+    "request-id",
+    "x-octavo-route",
+    "x-octavo-cached-tokens",
+    "x-octavo-ignored",
+    "x-octavo-clamped",
+    "server-timing",
+    "retry-after",
+)
+"""What a page of another origin may read."""
+
+MAX_LABEL_CHARS: Final = 128
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """Returns the first value of a request header, empty when it is missing."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value.decode("latin-1"))
+    return ""
+
+
+def is_strict(scope: Scope) -> bool:
+    """Tells whether the client wants parameters refused rather than ignored."""
+    query = scope.get("query_string", b"")
+    return header(scope, b"x-octavo-strict") == "1" or b"strict=1" in query.split(b"&")
+
+
+def read_timeout_ms(scope: Scope) -> int:
+    """Returns how long the client will wait for an answer, zero when it does not say."""
+    value = header(scope, b"x-stainless-read-timeout")
+    try:
+        seconds = float(value) if value else 0.0
+    except ValueError:  # a hint that cannot be read is no hint
+        return 0
+    return int(seconds * 1000) if 0 < seconds * 1000 < MAX_MS else 0
+
+
+def client_label(scope: Scope) -> str:
+    """Returns the client's own id of the request: a label for people, never a key."""
+    label = header(scope, b"x-request-id")[:MAX_LABEL_CHARS]
+    return label if label.isascii() and label.isprintable() else ""
+
+
+def id_headers(id: str) -> Headers:
+    """Returns the request's id under the names that both families of SDKs read."""
+    value = id.encode()
+    return [(b"x-request-id", value), (b"request-id", value)]
+
+
+def route_header(route: Route) -> tuple[bytes, bytes]:
+    """Returns why the request went where it went."""
+    value = (
+        f"{route.engine}; hit={route.hit_tokens}/{route.prompt_tokens}; seconds={route.seconds:.4f}"
+    )
+    if route.runner_up:
+        value += f"; runner-up={route.runner_up}"
+        if route.runner_up_seconds is not None:
+            value += f":{route.runner_up_seconds:.4f}"
+    return (b"x-octavo-route", value.encode("ascii", "replace"))
+
+
+def timing_header(milliseconds: Mapping[str, float]) -> tuple[bytes, bytes]:
+    """Returns durations that browsers draw."""
+    value = ", ".join(f"{name};dur={ms:.1f}" for name, ms in milliseconds.items())
+    return (b"server-timing", value.encode())
+
+
+def ignored_header(ignored: Iterable[str]) -> tuple[bytes, bytes]:
+    """Returns the names of parameters that had no effect."""
+    return (b"x-octavo-ignored", ",".join(ignored).encode("ascii", "replace"))

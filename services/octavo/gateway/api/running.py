@@ -1,0 +1,115 @@
+"""The generations of one HTTP request while they run, and the client that waits for them.
+
+Each generation has a task that moves its deltas into one list; another watches the connection.
+The list is bounded: a client that reads too slowly loses its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Final
+
+import structlog
+
+from octavo.gateway.api.body import Receive
+from octavo.gateway.api.plan import Plan
+from octavo.gateway.dispatch import Call, Dispatcher, Generation
+from octavo.v1 import engine_pb2
+from octavo.v1.errors import INTERNAL, OctavoError
+
+log = structlog.get_logger(__name__)
+
+MAX_PENDING_DELTAS: Final = 8192
+"""Deltas that may wait for a slow client: minutes of a stream, and a few megabytes at worst."""
+
+
+class Running:
+    """An async context in which a plan's calls run; leaving it cancels what has not ended."""
+
+    def __init__(self, plan: Plan, dispatcher: Dispatcher, receive: Receive) -> None:
+        self.generations: list[Generation | None] = [None] * len(plan.calls)
+        self.error: OctavoError | None = None
+        """The first thing that went wrong."""
+        self.gone = False
+        """The client does not read any more."""
+        self._plan = plan
+        self._dispatcher = dispatcher
+        self._receive = receive
+        self._num_open = len(plan.calls)
+        self._deltas: list[tuple[int, engine_pb2.Delta]] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Running:
+        self._tasks = [
+            asyncio.create_task(self._move(i, call)) for i, call in enumerate(self._plan.calls)
+        ]
+        self._tasks.append(asyncio.create_task(self._watch()))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more deltas will come than those not taken yet."""
+        return self._num_open == 0
+
+    async def take(self, timeout_s: float) -> list[tuple[int, engine_pb2.Delta]]:
+        """Returns all deltas that are there, each with its prompt's place.
+
+        Waits for the first one, for the end, an error or the client's leaving, at most as long
+        as given; returns an empty list then.
+        """
+        if not (self._deltas or self.ended or self.error or self.gone):
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            timer = loop.call_later(timeout_s, self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+                self._waiter = None
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _move(self, prompt: int, call: Call) -> None:
+        generation: Generation | None = None
+        try:
+            generation = await self._dispatcher.open(call)
+            self.generations[prompt] = generation
+            async for delta in generation:
+                self._deltas.append((prompt, delta))
+                self._wake()
+                if len(self._deltas) > MAX_PENDING_DELTAS:
+                    log.warning("slow_client", id=self._plan.context.id)
+                    self.gone = True
+                    break
+        except OctavoError as error:
+            self.error = self.error or error
+        except Exception:
+            log.exception("request_crashed", id=self._plan.context.id)
+            self.error = self.error or OctavoError(INTERNAL, id=self._plan.context.id)
+        finally:
+            if generation is not None:
+                await generation.aclose()
+            self._num_open -= 1
+            self._wake()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self._wake()

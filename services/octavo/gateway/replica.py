@@ -1,0 +1,269 @@
+"""One engine as the gateway sees it: connects, listens, suspects, reconnects.
+
+    state loop     stage, load and KV events; reopened after a gap, an end or another epoch
+    session loop   card when ready, then the session; its end ends all attempts at once
+    watch          closes both when the engine has said nothing for three seconds
+
+The engine may be taken for requests (`ready`) while its state says READY, its card is read and its
+session is open. Knows no other engine and no request but by its attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from octavo.gateway.attempts import Attempt, AttemptTable
+from octavo.gateway.endpoints import ServedModel
+from octavo.gateway.engine_session import EngineSession
+from octavo.gateway.heartbeat import SUSPECT_AFTER_S, TICK_S, Silence
+from octavo.gateway.link import EngineLink, Inbound, LinkLostError
+from octavo.gateway.metrics import GatewayMetrics
+from octavo.gateway.model_card import ModelLoader, read_card
+from octavo.gateway.prefix_index import IndexGapError, PrefixIndex
+from octavo.gateway.routing import EngineView
+from octavo.runtime.env import Env
+from octavo.v1 import engine_pb2
+from octavo.v1.block_hash import BlockHash
+from octavo.v1.errors import OctavoError
+
+log = structlog.get_logger(__name__)
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 2.0
+
+_SERVING = (engine_pb2.STAGE_READY, engine_pb2.STAGE_DRAINING)
+
+
+class Replica:
+    """One engine.
+
+    Args:
+        name: its address, which is also its name in records and metrics.
+        link: the way to it; owned from here on.
+        loader: shared by the replicas of a gateway.
+        metrics: where dropped deltas are counted.
+        env: chance for the pauses between tries.
+    """
+
+    def __init__(
+        self, name: str, link: EngineLink, *, loader: ModelLoader, metrics: GatewayMetrics, env: Env
+    ) -> None:
+        self.name = name
+        self.stage: engine_pb2.Stage.ValueType = engine_pb2.STAGE_UNSPECIFIED
+        """Unspecified while the engine cannot be reached."""
+        self.detail = ""
+        self.eta_ms = 0
+        self.epoch = 0
+        self.load = engine_pb2.Load()
+        self.model: ServedModel | None = None
+        """What it served when last heard of; kept while it is away."""
+        self.suspected = False
+        self.index = PrefixIndex()
+        self.table = AttemptTable(
+            self.index, on_outgoing=self._notify, on_drop=metrics.dropped_delta
+        )
+        self._link = link
+        self._loader = loader
+        self._random = env.rng(f"reconnect:{name}")
+        self._serving = asyncio.Event()
+        self._state: Inbound | None = None
+        self._session: EngineSession | None = None
+        self._silence = Silence(0.0)
+        self._missed = False
+        """Whether its absence was logged."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be given new attempts."""
+        return (
+            self.stage == engine_pb2.STAGE_READY
+            and self._session is not None
+            and self.model is not None
+            and not self.suspected
+        )
+
+    def view(self, hashes: Sequence[BlockHash], *, reads_cache: bool) -> EngineView:
+        """Returns what the router needs to price it."""
+        load = self.load
+        return EngineView(
+            name=self.name,
+            hit_blocks=self.index.hit_blocks(hashes) if reads_cache else 0,
+            queued_tokens=load.queued_prefill_tokens + self.table.unreported_tokens,
+            running=max(load.running + load.waiting, self.table.choices),
+            in_flight=self.table.in_flight,
+            prefill_s_per_token=load.prefill_us_per_token / 1e6,
+            decode_s_per_step=load.decode_us_per_step / 1e6,
+        )
+
+    def submit(
+        self,
+        request: engine_pb2.GenerateRequest,
+        *,
+        hashes: Sequence[BlockHash],
+        prefill_tokens: int,
+    ) -> Attempt:
+        """Counts the attempt at once and sends it with the others of this turn of the loop."""
+        attempt = Attempt(request, hashes=hashes, prefill_tokens=prefill_tokens)
+        self.table.open(request, attempt)
+        return attempt
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Ends an attempt here at once, and on the engine within its next step."""
+        self.table.cancel(attempt)
+
+    async def run(self) -> None:
+        """Keeps the engine connected until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._state_loop())
+                tasks.create_task(self._session_loop())
+                tasks.create_task(self._watch())
+        finally:
+            self.table.lose_all("the gateway is shutting down")
+            await self._link.close()
+
+    def _notify(self) -> None:
+        if self._session is not None:
+            self._session.notify()
+
+    async def _pause(self, failures: int) -> None:
+        span = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(failures, 10))
+        await asyncio.sleep(span * self._random.uniform(0.5, 1.0))
+
+    async def _state_loop(self) -> None:
+        failures = 0
+        while True:
+            stream = self._state = self._link.open_state()
+            self.index.restart()
+            try:
+                while (data := await stream.recv()) is not None:
+                    self._take_state(data)
+                    failures = 0
+                raise LinkLostError("the engine closed the state stream")
+            except IndexGapError as gap:
+                log.warning("events_missed", engine=self.name, reason=str(gap))
+            except LinkLostError as lost:
+                self._unreachable(lost.reason)
+            finally:
+                stream.close()
+            await self._pause(failures)
+            failures += 1
+
+    def _take_state(self, data: bytes) -> None:
+        try:
+            update = engine_pb2.StateUpdate.FromString(data)
+        except DecodeError as error:
+            raise LinkLostError("a state message cannot be read") from error
+        self._heard()
+        self._missed = False
+        self.index.apply(update)
+        if update.epoch != self.epoch:
+            self._new_epoch(update.epoch)
+        if update.stage != self.stage:
+            log.info(
+                "engine_stage",
+                engine=self.name,
+                stage=stage_word(update.stage),
+                detail=update.detail,
+                error=update.error.message,
+            )
+        self.stage = update.stage
+        self.detail = update.detail
+        self.eta_ms = update.eta_ms
+        if update.HasField("load"):
+            self.load = update.load
+            self.table.load_reported()
+        if self.stage in _SERVING:
+            self._serving.set()
+        else:
+            self._serving.clear()
+
+    def _new_epoch(self, epoch: int) -> None:
+        if self.epoch:
+            log.info("engine_restarted", engine=self.name)
+        self.epoch = epoch
+        self.load = engine_pb2.Load()
+        self._close_session("the engine was restarted")
+
+    def _unreachable(self, reason: str) -> None:
+        if self.stage != engine_pb2.STAGE_UNSPECIFIED:
+            log.warning("engine_unreachable", engine=self.name, reason=reason)
+        elif not self._missed:
+            log.info("engine_awaited", engine=self.name, reason=reason)
+        self._missed = True
+        self.stage = engine_pb2.STAGE_UNSPECIFIED
+        self.detail, self.eta_ms = "", 0
+        self._serving.clear()
+
+    async def _session_loop(self) -> None:
+        failures = 0
+        while True:
+            await self._serving.wait()
+            opened = asyncio.get_running_loop().time()
+            try:
+                await self._serve()
+            except LinkLostError as lost:
+                self._close_session(lost.reason)
+            except OctavoError as error:
+                log.error("engine_unusable", engine=self.name, error=str(error))
+            if asyncio.get_running_loop().time() - opened > LAST_RETRY_S:
+                failures = 0
+            await self._pause(failures)
+            failures += 1
+
+    async def _serve(self) -> None:
+        if self.model is None or self.model.card.epoch != self.epoch:
+            self.model = await self._read_model()
+        self._silence = Silence(asyncio.get_running_loop().time())
+        self._session = EngineSession(
+            self._link.open_session(), self.table, epoch=self.epoch, on_message=self._heard
+        )
+        log.info("engine_connected", engine=self.name, model=self.model.name)
+        await self._session.run()
+
+    async def _read_model(self) -> ServedModel:
+        stream = self._link.fetch_card()
+        try:
+            card, files = await read_card(stream)
+        finally:
+            stream.close()
+        if card.epoch != self.epoch:
+            raise LinkLostError("the card is of another engine process")
+        return self._loader.build(card, files)
+
+    def _heard(self) -> None:
+        self._silence.heard()
+        self.suspected = False
+
+    def _close_session(self, reason: str) -> None:
+        """Ends the session, if there is one, and every attempt at once."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+            log.warning(
+                "session_lost", engine=self.name, reason=reason, attempts=self.table.in_flight
+            )
+        self.table.lose_all(reason)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            silent = self._silence.tick(asyncio.get_running_loop().time())
+            if self._session is not None and silent:
+                self.suspected = True
+                self._close_session(f"silent for {SUSPECT_AFTER_S:g} s")
+                if self._state is not None:
+                    self._state.close()
+
+
+def stage_word(stage: engine_pb2.Stage.ValueType) -> str:
+    """Returns a stage as one lower-case word; an unknown one of a newer engine as a number."""
+    if stage == engine_pb2.STAGE_UNSPECIFIED:
+        return "unreachable"
+    if stage in engine_pb2.Stage.values():
+        return engine_pb2.Stage.Name(stage).removeprefix("STAGE_").lower()
+    return str(stage)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.gateway.api.scripted import World
+
+from octavo.gateway.api.body import check_depth, parse_object
+from octavo.v1.errors import OctavoError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.dictionaries(st.text(), JSON, max_size=3))
+def test_any_object_comes_through(value: dict[str, Any]) -> None:
+    assert parse_object(json.dumps(value).encode()) == value
+
+
+def nested(depth: int, opening: str = "[", closing: str = "]") -> bytes:
+    return ('{"tools":' + opening * (depth - 1) + closing * (depth - 1) + "}").encode()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 200), st.sampled_from(['[{"a":', "["]), st.text())
+def test_the_depth_limit_is_exact(depth: int, opening: str, text: str) -> None:
+    closing = "}]" if opening != "[" else "]"
+    levels = depth * (2 if opening != "[" else 1)
+    data = f"{opening * depth}{json.dumps(text)}{closing * depth}".encode()
+    if levels <= 64:
+        check_depth(data)
+    else:
+        with pytest.raises(OctavoError, match="OCT-1013"):
+            check_depth(data)
+
+
+@pytest.mark.parametrize("depth", [65, 500, 3000, 1_000_000])
+def test_deep_bodies_are_refused_and_the_next_one_is_served(depth: int) -> None:
+    world = World()
+    response = world.post("/v1/chat/completions", nested(depth))
+    assert (response.status, response.error["code"]) == (400, "invalid_value")
+    assert world.chat().status == 200
+
+
+def test_a_deep_schema_is_refused() -> None:
+    schema = b'{"properties":{"a":' * 500 + b"1" + b"}}" * 500
+    body = b'{"model":"smollm2","messages":[],"response_format":' + schema + b"}"
+    response = World().post("/v1/chat/completions", body)
+    assert (response.status, response.error["octavo"]["code"]) == (400, "OCT-1013")
+
+
+def test_brackets_in_text_do_not_count() -> None:
+    check_depth(json.dumps({"a": "[" * 1000, 'b"[[': '\\"[{' * 500}).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'["' + b'\\"' * 2_000_000, b"[" * 4_000_000, b"[]," * 2_000_000, b'"[' * 2_000_000],
+    ids=["open string", "open lists", "many lists", "quotes"],
+)
+def test_the_depth_check_is_linear(data: bytes) -> None:
+    start = time.process_time()
+    with contextlib.suppress(OctavoError):
+        check_depth(data)
+    assert time.process_time() - start < 1.0
+
+
+BROKEN = {
+    "empty": b"",
+    "cut": b'{"model": "smollm2"',
+    "open list": b'{"a": [' * 10,
+    "list": b"[]",
+    "text": b'"x"',
+    "nan": b'{"temperature": NaN}',
+    "infinity": b'{"temperature": -Infinity}',
+    "not utf-8": b'{"model": "\xff\xfe"}',
+    "lone surrogate": b'{"model": "\\ud800 x"}',
+    "two values": b"{}{}",
+    "form": b"model=smollm2",
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize"])
+def test_what_is_not_json_is_refused(data: bytes, path: str) -> None:
+    response = World().post(path, data)
+    assert (response.status, response.error["code"]) == (400, "invalid_json")
+
+
+def test_duplicate_keys_are_fine() -> None:
+    body = b'{"model":"x","model":"smollm2","prompt":"a"}'
+    assert World().post("/v1/completions", body).status == 200

@@ -1,0 +1,112 @@
+"""A gateway without HTTP in front of fake engines: what the tests of this folder share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from tests.gateway.fake_engine import FakeEngine
+
+from octavo.gateway.dispatch import Call, Dispatcher, Generation
+from octavo.gateway.fleet import Fleet
+from octavo.gateway.grpc_link import GrpcLink
+from octavo.gateway.metrics import GatewayMetrics
+from octavo.gateway.model_card import ModelLoader
+from octavo.gateway.records import Records
+from octavo.gateway.replica import Replica
+from octavo.gateway.store import Store
+from octavo.runtime import telemetry
+from octavo.runtime.env import SystemEnv
+from octavo.v1 import engine_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """The parts of a gateway."""
+
+    fleet: Fleet
+    replicas: list[Replica]
+    dispatcher: Dispatcher
+    records: Records
+    metrics: GatewayMetrics
+
+    async def open(self, request: engine_pb2.GenerateRequest) -> Generation:
+        """Starts a request for the model "tiny"."""
+        return await self.dispatcher.open(Call(model=self.fleet.model("tiny"), request=request))
+
+    async def text(self, request: engine_pb2.GenerateRequest) -> str:
+        """Returns the whole answer of choice 0."""
+        generation = await self.open(request)
+        return "".join([d.text async for d in generation if d.choice == 0])
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Returns a sample; zero when it does not exist yet."""
+        value = self.metrics.registry.get_sample_value(f"octavo_gateway_{name}", labels)
+        return value or 0.0
+
+    def check_idle(self) -> None:
+        """Asserts that nothing is counted as running anywhere."""
+        assert self.dispatcher.num_open == 0
+        assert self.records.num_open == 0
+        for replica in self.replicas:
+            assert replica.table.in_flight == 0
+            assert replica.table.unreported_tokens == 0
+            assert replica.index.num_promised() == 0
+            replica.table.check_integrity()
+
+
+def prompt(text: str, **fields: object) -> engine_pb2.GenerateRequest:
+    """A request whose prompt is a text in bytes."""
+    ids = engine_pb2.TokenIds(ids=list(text.encode()))
+    return engine_pb2.GenerateRequest(token_ids=ids, **fields)  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Waits until a condition holds; raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def gateway(
+    *engines: FakeEngine | str, store: Store | None = None, wait: bool = True
+) -> AsyncIterator[Gateway]:
+    """Runs a gateway in front of engines, which are started unless they are addresses.
+
+    Args:
+        wait: return when every engine is ready.
+    """
+    started = [e for e in engines if isinstance(e, FakeEngine)]
+    for engine in started:
+        await engine.start()
+    env = SystemEnv()
+    metrics = GatewayMetrics(CollectorRegistry())
+    loader = ModelLoader(env)
+    addresses = [e if isinstance(e, str) else e.address for e in engines]
+    replicas = [Replica(a, GrpcLink(a), loader=loader, metrics=metrics, env=env) for a in addresses]
+    fleet = Fleet(replicas)
+    records = Records(store, metrics=metrics, ttl_s=60)
+    dispatcher = Dispatcher(
+        fleet=fleet, records=records, metrics=metrics, env=env, tracer=telemetry.tracer()
+    )
+    tasks = [asyncio.create_task(fleet.run()), asyncio.create_task(records.run())]
+    try:
+        if wait:
+            await until(lambda: all(r.ready for r in replicas))
+        yield Gateway(
+            fleet=fleet,
+            replicas=replicas,
+            dispatcher=dispatcher,
+            records=records,
+            metrics=metrics,
+        )
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for engine in started:
+            await engine.kill()

@@ -1,0 +1,32 @@
+"""What a fake engine does with one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.v1 import common_pb2
+from octavo.v1.errors import OctavoError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What the engine does with one request; the default answers it."""
+
+    refuse: OctavoError | None = None
+    answer: bool = True
+    """False: not a word, not even Accepted."""
+    first_delay_s: float = 0.0
+    delay_s: float = 0.0
+    """Before each further token."""
+    tokens: int | None = None
+    """Instead of max_tokens."""
+    die_after: int | None = None
+    """The server breaks off after this many tokens, as after kill -9."""
+    stop_after: int | None = None
+    """No further token of this request, though the engine lives."""
+    skip_at: int | None = None
+    """This token gets lost on the way."""
+    repeat: bool = False
+    """Every delta is sent twice."""
+    fail_after: tuple[int, OctavoError] | None = None
+    finish: common_pb2.FinishReason.ValueType = common_pb2.FINISH_REASON_LENGTH

@@ -1,0 +1,307 @@
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+from tests.gateway.byte_model import token_at
+from tests.gateway.fake_engine import FakeEngine
+from tests.gateway.harness import Gateway, gateway, prompt, until
+from tests.gateway.script import Script
+
+from octavo.gateway import dispatch
+from octavo.gateway.dispatch import MAX_DEATHS, Generation
+from octavo.v1 import common_pb2, engine_pb2
+from octavo.v1.errors import (
+    ENGINE_FAILURE,
+    NO_ENGINE,
+    QUEUE_FULL,
+    REQUEST_FAILED,
+    OctavoError,
+)
+
+FULL = OctavoError(QUEUE_FULL, queued=9, limit=9, unit="requests", retry_after_ms=30_000)
+
+
+def always(script: Script) -> Callable[[engine_pb2.GenerateRequest], Script]:
+    return lambda _: script
+
+
+def by_attempt(*scripts: Script) -> Callable[[engine_pb2.GenerateRequest], Script]:
+    return lambda request: scripts[min(request.attempt, len(scripts) - 1)]
+
+
+def expected(text: str, seed: int, count: int, choice: int = 0) -> str:
+    return "".join(chr(token_at(text.encode(), seed, choice, p)) for p in range(count))
+
+
+async def read_into(generation: Generation, parts: list[str]) -> None:
+    while delta := await anext(generation, None):
+        parts.append(delta.text)
+
+
+def seeded(text: str, seed: int = 5, **fields: object) -> engine_pb2.GenerateRequest:
+    return prompt(text, sampling=engine_pb2.Sampling(seed=seed), **fields)
+
+
+def test_an_engine_that_dies_before_the_first_token_costs_nothing_but_time() -> None:
+    async def scenario() -> None:
+        engines = [FakeEngine(script=by_attempt(Script(die_after=0), Script())) for _ in range(2)]
+        async with gateway(*engines) as gw:
+            generation = await gw.open(seeded("abc", max_tokens=6))
+            assert "".join([d.text async for d in generation]) == expected("abc", 5, 6)
+            second = max((r for e in engines for r in e.requests), key=lambda r: r.attempt)
+            assert (second.attempt, second.deaths) == (1, 1)
+            record = await gw.records.get(generation.id)
+            assert record is not None
+            assert (record["attempts"], record["deaths"]) == (2, 1)
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_kills_engines_is_given_up_after_two() -> None:
+    async def scenario() -> None:
+        engines = [FakeEngine(script=always(Script(die_after=0))) for _ in range(4)]
+        async with gateway(*engines) as gw:
+            with pytest.raises(OctavoError) as caught:
+                await gw.text(prompt("poison"))
+            assert caught.value.kind is ENGINE_FAILURE
+            assert sum(len(e.requests) for e in engines) == MAX_DEATHS
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_lost_in_mid_stream_is_an_error_after_all_that_came() -> None:
+    async def scenario() -> None:
+        engines = [FakeEngine(script=always(Script(die_after=4, delay_s=0.01))) for _ in range(2)]
+        async with gateway(*engines) as gw:
+            generation = await gw.open(seeded("abc", max_tokens=60))
+            parts: list[str] = []
+            with pytest.raises(OctavoError) as caught:
+                await read_into(generation, parts)
+            assert caught.value.kind is ENGINE_FAILURE
+            got = "".join(parts)
+            assert len(got) >= 1
+            assert got == expected("abc", 5, len(got))
+            assert bytes(generation.outputs[0]).decode() == got
+            record = await gw.records.get(generation.id)
+            assert record is not None
+            assert (record["state"], record["error"]) == ("failed", "OCT-2003")
+            assert record["output_tokens"] == len(got)
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_repeated_deltas_are_delivered_once_and_counted() -> None:
+    async def scenario() -> None:
+        async with gateway(FakeEngine(script=always(Script(repeat=True)))) as gw:
+            assert await gw.text(seeded("abc", max_tokens=9)) == expected("abc", 5, 9)
+            await until(lambda: gw.metric("dropped_deltas_total", reason="attempt") == 1)
+            assert gw.metric("dropped_deltas_total", reason="position") == 8
+
+    asyncio.run(scenario())
+
+
+def test_a_hole_in_the_stream_is_an_error_and_never_a_clean_end() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=always(Script(skip_at=5, delay_s=0.01)))
+        async with gateway(engine) as gw:
+            with pytest.raises(OctavoError) as caught:
+                await gw.text(seeded("abc", max_tokens=9))
+            assert caught.value.kind is ENGINE_FAILURE
+            await until(lambda: len(engine.cancelled) == 1)
+
+    asyncio.run(scenario())
+
+
+def test_an_error_of_the_engine_keeps_its_own_words() -> None:
+    async def scenario() -> None:
+        fault = (2, OctavoError(REQUEST_FAILED))
+        async with gateway(FakeEngine(script=always(Script(fail_after=fault)))) as gw:
+            with pytest.raises(OctavoError) as caught:
+                await gw.text(seeded("abc", max_tokens=9))
+            assert caught.value.kind is REQUEST_FAILED
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_an_abort_that_nobody_asked_for_is_an_error() -> None:
+    async def scenario() -> None:
+        script = Script(finish=common_pb2.FINISH_REASON_ABORT)
+        async with gateway(FakeEngine(script=always(script))) as gw:
+            with pytest.raises(OctavoError) as caught:
+                await gw.text(prompt("abc"))
+            assert caught.value.kind is ENGINE_FAILURE
+
+    asyncio.run(scenario())
+
+
+def test_closing_in_mid_stream_cancels_within_one_turn_and_on_the_engine() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=always(Script(delay_s=0.02)))
+        async with gateway(engine) as gw:
+            generation = await gw.open(prompt("abc", max_tokens=500))
+            await anext(generation)
+            await generation.aclose()
+            gw.check_idle()
+            await until(lambda: engine.num_running == 0, 1.0)
+            assert engine.cancelled == [(generation.id, 0)]
+            record = await gw.records.get(generation.id)
+            assert record is not None
+            assert record["state"] == "cancelled"
+            await generation.aclose()
+            assert gw.metric("client_aborts_total", endpoint="chat") == 1
+            assert [d async for d in generation] == []
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_before_the_first_token_frees_the_engine() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=always(Script(first_delay_s=30)))
+        async with gateway(engine) as gw:
+            generation = await gw.open(prompt("abc"))
+            reading = asyncio.ensure_future(anext(generation))
+            await asyncio.sleep(0.05)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await generation.aclose()
+            gw.check_idle()
+            await until(lambda: engine.num_running == 0, 1.0)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_before_acceptance_frees_the_engine() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=always(Script(answer=False)))
+        async with gateway(engine) as gw:
+            opening = asyncio.create_task(gw.open(prompt("abc")))
+            await until(lambda: engine.num_running == 1)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            gw.check_idle()
+            await until(lambda: engine.num_running == 0, 1.0)
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_never_answers_is_left_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch, "ACCEPT_TIMEOUT_S", 0.2)
+
+    async def scenario() -> None:
+        engines = [FakeEngine(script=by_attempt(Script(answer=False), Script())) for _ in range(2)]
+        async with gateway(*engines) as gw:
+            assert await gw.text(seeded("abc", max_tokens=3)) == expected("abc", 5, 3)
+            assert gw.metric("retries_total", reason="no_answer") == 1
+            gw.check_idle()
+            await until(lambda: sum(e.num_running for e in engines) == 0)
+
+    asyncio.run(scenario())
+
+
+def test_time_of_earlier_attempts_is_taken_from_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch, "ACCEPT_TIMEOUT_S", 0.2)
+
+    async def scenario() -> None:
+        engines = [FakeEngine(script=by_attempt(Script(answer=False), Script())) for _ in range(2)]
+        async with gateway(*engines) as gw:
+            await gw.text(prompt("abc", remaining_ms=10_000))
+            second = max((r for e in engines for r in e.requests), key=lambda r: r.attempt)
+            assert 5_000 < second.remaining_ms <= 9_800
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_sleeps_is_cut_off_at_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.gateway.attempts.MAX_WAITING_BYTES", 2_000)
+
+    async def scenario() -> None:
+        engine = FakeEngine(script=always(Script(delay_s=0.0005)))
+        async with gateway(engine) as gw:
+            generation = await gw.open(prompt("abc", max_tokens=1000))
+            await until(lambda: engine.cancelled != [])
+            with pytest.raises(OctavoError) as caught:
+                await read_into(generation, [])
+            assert caught.value.kind.name == "slow_client"
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_no_engine_left_says_so() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine()
+        async with gateway(engine) as gw:
+            model = gw.fleet.model("tiny")
+            await engine.kill()
+            await until(lambda: not gw.replicas[0].ready)
+            with pytest.raises(OctavoError) as caught:
+                await gw.dispatcher.open(dispatch.Call(model=model, request=prompt("abc")))
+            assert caught.value.kind is NO_ENGINE
+            assert caught.value.retry_after_ms > 0
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_nothing_stays_behind(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def script(_: engine_pb2.GenerateRequest) -> Script:
+        return Script(
+            refuse=FULL if chance.random() < 0.1 else None,
+            delay_s=chance.choice([0, 0.002]),
+            first_delay_s=chance.choice([0, 0.02]),
+            repeat=chance.random() < 0.2,
+            skip_at=2 if chance.random() < 0.1 else None,
+            fail_after=(1, OctavoError(REQUEST_FAILED)) if chance.random() < 0.1 else None,
+        )
+
+    async def client(gw: Gateway, number: int) -> str:
+        await asyncio.sleep(chance.random() * 0.5)
+        try:
+            generation = await gw.open(prompt(f"{number} " * 30, max_tokens=20, n=1 + number % 3))
+        except OctavoError as error:
+            return error.kind.name
+        patience, parts = chance.randrange(60), list[str]()
+        try:
+            while len(parts) < patience and (delta := await anext(generation, None)):
+                parts.append(delta.text)
+        except OctavoError as error:
+            return error.kind.name
+        finally:
+            await generation.aclose()
+        return "ended"
+
+    async def scenario() -> None:
+        engines = [FakeEngine(script=script) for _ in range(3)]
+        async with gateway(*engines) as gw:
+            clients = [asyncio.create_task(client(gw, i)) for i in range(60)]
+            for engine in engines[:2]:
+                await asyncio.sleep(0.15)
+                await engine.restart()
+            for leaver in chance.sample(clients, 10):
+                leaver.cancel()
+            ends = await asyncio.gather(*clients, return_exceptions=True)
+            strange = [e for e in ends if isinstance(e, Exception)]
+            assert not strange
+            assert ends.count("ended") > 10
+            gw.check_idle()
+            await until(lambda: all(r.ready for r in gw.replicas), 10)
+            await until(lambda: not any(e.num_running for e in engines))
+            for replica, engine in zip(gw.replicas, engines, strict=True):
+                await until(lambda r=replica, e=engine: r.index.held() == set(e.blocks))  # type: ignore[misc]
+            for engine in engines:
+                engine.script = always(Script())
+            assert await gw.text(prompt("and it still works"))
+
+    asyncio.run(scenario())

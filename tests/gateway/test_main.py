@@ -1,0 +1,241 @@
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from tests.gateway.fake_engine import FakeEngine
+from tests.gateway.script import Script
+
+ROOT = Path(__file__).parents[2]
+MAX_RSS_BYTES = 200 * 1024 * 1024
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def start(*flags: str) -> Process:
+    roots = [ROOT / folder for folder in ("services", "kernels", "proto")]
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(map(str, roots))}
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "octavo.gateway", "--redis", "", *flags),
+        stderr=PIPE,
+        env=environ,
+        cwd=ROOT,
+    )
+
+
+@asynccontextmanager
+async def serving(
+    *engines: FakeEngine | str, flags: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
+    """A gateway process and a client of it, as soon as it listens."""
+    port = free_port()
+    addresses = ",".join(e if isinstance(e, str) else e.address for e in engines)
+    process = await start("--port", str(port), "--engines", addresses, *flags)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            await answering(client)
+            yield process, client
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        for engine in engines:
+            if isinstance(engine, FakeEngine):
+                await engine.kill()
+
+
+async def answering(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await client.get("/healthz")
+            except httpx.ConnectError:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+async def ready(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(10):
+        while (await client.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.05)
+
+
+def chat(**fields: object) -> dict[str, object]:
+    messages = [{"role": "user", "content": "hi"}]
+    return {"model": "tiny", "messages": messages, "max_tokens": 8, **fields}
+
+
+async def stream_to_end(client: httpx.AsyncClient) -> str:
+    body = ""
+    try:
+        async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as answer:
+            async for piece in answer.aiter_text():
+                body += piece
+    except httpx.RemoteProtocolError:
+        body += "(broken off)"
+    return body
+
+
+def test_a_taken_port_is_one_clear_line_and_its_own_exit_code() -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            process = await start("--port", str(port))
+            _, stderr = await process.communicate()
+        assert process.returncode == 3
+        assert f"error[OCT-1201]: port {port} on 127.0.0.1 is taken" in stderr.decode()
+        assert "Traceback" not in stderr.decode()
+
+    asyncio.run(scenario())
+
+
+def test_it_listens_while_nothing_is_ready_and_serves_once_an_engine_is() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine()
+        port = free_port()
+        async with serving(f"127.0.0.1:{port}") as (_, client):
+            assert (await client.get("/readyz")).status_code == 503
+            refused = await client.post("/v1/chat/completions", json=chat())
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            await engine.start(port)
+            await ready(client)
+            answer = await client.post("/v1/chat/completions", json=chat())
+            assert answer.status_code == 200
+            assert "octavo_gateway_requests_total" in (await client.get("/metrics")).text
+            await engine.kill()
+
+    asyncio.run(scenario())
+
+
+def test_sigterm_finishes_streams_and_then_ends() -> None:
+    async def scenario() -> None:
+        engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=30)).start()
+        async with serving(engine) as (process, client):
+            await ready(client)
+            streaming = asyncio.create_task(stream_to_end(client))
+            while not engine.requests:
+                await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.4)
+            with pytest.raises(httpx.ConnectError):
+                await client.get("/healthz")
+            assert (await streaming).endswith("data: [DONE]\n\n")
+            assert await asyncio.wait_for(process.wait(), 5) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_outlasts_the_drain_is_cut_off_and_never_cleanly() -> None:
+    async def scenario() -> None:
+        engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=4000)).start()
+        async with serving(engine, flags=("--drain-s", "1")) as (process, client):
+            await ready(client)
+            streaming = asyncio.create_task(stream_to_end(client))
+            while not engine.requests:
+                await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 6) == 0
+            assert "[DONE]" not in await streaming
+            while engine.num_running:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    async def scenario() -> None:
+        engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=4000)).start()
+        async with serving(engine) as (process, client):
+            await ready(client)
+            streaming = asyncio.create_task(stream_to_end(client))
+            while not engine.requests:
+                await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            await asyncio.sleep(0.3)
+            assert process.returncode is None
+            process.send_signal(signal.SIGINT)
+            assert await asyncio.wait_for(process.wait(), 2) == 128 + signal.SIGINT
+            await streaming
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_engine_under_load_leaves_nobody_waiting() -> None:
+    async def scenario() -> None:
+        def script(_: object) -> Script:
+            return Script(delay_s=0.02, tokens=100)
+
+        doomed = await FakeEngine(script=script).start()
+        healthy = await FakeEngine(script=script).start()
+        async with serving(doomed, healthy) as (_, client):
+            await ready(client)
+            streams = [asyncio.create_task(stream_to_end(client)) for _ in range(20)]
+            while len(doomed.requests) + len(healthy.requests) < 20:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            started = time.monotonic()
+            await doomed.kill()
+            bodies = await asyncio.gather(*streams)
+            assert time.monotonic() - started < 10
+            failed = [b for b in bodies if '"engine_failure"' in b]
+            whole = [b for b in bodies if b.endswith("data: [DONE]\n\n")]
+            assert len(failed) == len(doomed.requests) > 0
+            assert len(whole) == len(healthy.requests) > 0
+            assert not any("[DONE]" in b for b in failed)
+
+    asyncio.run(scenario())
+
+
+def test_the_process_stays_small_and_never_loads_torch() -> None:
+    async def scenario() -> None:
+        engine = await FakeEngine().start()
+        async with serving(engine) as (process, client):
+            await ready(client)
+            for _ in range(200):
+                answer = await client.post("/v1/chat/completions", json=chat())
+                assert answer.status_code == 200
+            info = psutil.Process(process.pid)
+            assert info.memory_info().rss < MAX_RSS_BYTES
+            mapped = {Path(m.path).name for m in info.memory_maps()}
+            assert not [name for name in mapped if "torch" in name or "numpy" in name]
+
+    asyncio.run(scenario())
+
+
+def test_each_request_ends_with_one_line_of_log() -> None:
+    async def scenario() -> None:
+        engine = await FakeEngine().start()
+        async with serving(engine, flags=("--log-json",)) as (process, client):
+            await ready(client)
+            secret = "a secret nobody may log"
+            body = chat(messages=[{"role": "user", "content": secret}])
+            answer = await client.post("/v1/chat/completions", json=body)
+            await engine.restart()
+            await ready(client)
+            process.send_signal(signal.SIGTERM)
+            stderr = await process.stderr.read() if process.stderr else b""
+            lines = [json.loads(line) for line in stderr.decode().splitlines()]
+            [line] = [one for one in lines if one["event"] == "request_finished"]
+            assert answer.json()["id"].endswith(line["id"])
+            assert line["finish"] == "length"
+            assert secret not in stderr.decode()
+            assert "healthz" not in stderr.decode()
+
+    asyncio.run(scenario())

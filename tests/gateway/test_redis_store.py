@@ -1,0 +1,156 @@
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.gateway.valkey import Valkey
+
+from octavo.gateway.redis_store import FIRST_REST_S, LAST_REST_S, Breaker, RedisStore
+from octavo.gateway.store import Item, StoreUnavailableError
+from octavo.v1.errors import OctavoError
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    server = Valkey(tmp_path_factory.mktemp("valkey"))
+    yield server
+    server.stop()
+
+
+async def command(valkey: Valkey, *words: str) -> object:
+    """One command on a connection of its own, as a person would type it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", valkey.port)
+    writer.write((" ".join(words) + "\r\n").encode())
+    answer = (await reader.readline()).decode().strip()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def test_values_come_back_and_have_a_life_time(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        await store.put_many([Item("a", b"\x00one", 50), Item("b", b"two", 60)])
+        assert await store.get("a") == b"\x00one"
+        assert await store.get("missing") is None
+        assert await command(valkey, "TTL", "a") in (":49", ":50")
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_value_of_another_type_counts_as_none(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        await command(valkey, "LPUSH", "list", "x")
+        assert await store.get("list") is None
+        assert not store.breaker.is_open
+        await store.put_many([Item("list", b"now a string", 50)])
+        assert await store.get("list") == b"now a string"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_frozen_server_costs_its_deadline_once_and_then_nothing(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        store = RedisStore(valkey.url)
+        await store.put_many([Item("a", b"one", 50)])
+        valkey.freeze()
+        try:
+            started = loop.time()
+            with pytest.raises(StoreUnavailableError):
+                await store.get("a")
+            assert loop.time() - started < 0.2
+            started = loop.time()
+            for _ in range(100):
+                with pytest.raises(StoreUnavailableError):
+                    await store.get("a")
+            assert loop.time() - started < 0.05
+        finally:
+            valkey.thaw()
+        await asyncio.sleep(FIRST_REST_S)
+        assert await store.get("a") == b"one"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_restarted_server_is_used_again(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        await store.put_many([Item("a", b"one", 50)])
+        valkey.stop()
+        with pytest.raises(StoreUnavailableError):
+            await store.put_many([Item("a", b"two", 50)])
+        valkey.start()
+        await asyncio.sleep(FIRST_REST_S)
+        await store.put_many([Item("a", b"three", 50)])
+        assert await store.get("a") == b"three"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_became_a_replica_is_left(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        await store.put_many([Item("a", b"one", 50)])
+        await command(valkey, "REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(StoreUnavailableError):
+            await store.put_many([Item("a", b"two", 50)])
+        await command(valkey, "REPLICAOF", "NO", "ONE")
+        await asyncio.sleep(FIRST_REST_S)
+        await store.put_many([Item("a", b"two", 50)])
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_server_counts_as_away(tmp_path: Path) -> None:
+    server = Valkey(tmp_path, maxmemory="1mb")
+
+    async def scenario() -> None:
+        store = RedisStore(server.url)
+        with pytest.raises(StoreUnavailableError):
+            await store.put_many([Item(f"k{i}", bytes(100_000), 50) for i in range(50)])
+        await store.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        server.stop()
+
+
+def test_a_senseless_address_stops_the_start_without_showing_it() -> None:
+    with pytest.raises(OctavoError) as caught:
+        RedisStore("http://user:secret@host")
+    assert "secret" not in str(caught.value)
+
+
+def test_breaker_rests_longer_after_each_failure_up_to_a_bound() -> None:
+    breaker, now = Breaker(), 100.0
+    rests = []
+    for _ in range(8):
+        assert breaker.allow(now)
+        breaker.failed(now)
+        assert not breaker.allow(now)
+        start = now
+        while not breaker.allow(now):
+            now += 0.01
+        rests.append(round(now - start, 1))
+        now += 10
+    assert rests[0] == pytest.approx(FIRST_REST_S, abs=0.06)
+    assert rests == sorted(rests)
+    assert rests[-1] == pytest.approx(LAST_REST_S, abs=0.06)
+
+
+def test_a_half_open_breaker_lets_one_caller_try() -> None:
+    breaker = Breaker()
+    breaker.failed(0.0)
+    assert breaker.allow(1.0)
+    assert not breaker.allow(1.0)
+    breaker.succeeded()
+    assert breaker.allow(1.0)
+    assert breaker.allow(1.0)

@@ -1,0 +1,291 @@
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.gateway.byte_model import token_at
+from tests.gateway.fake_engine import FakeEngine
+from tests.gateway.harness import Gateway, gateway, prompt, until
+from tests.gateway.script import Script
+
+from octavo.gateway import heartbeat
+from octavo.gateway.dispatch import Generation
+from octavo.gateway.replica import stage_word
+from octavo.v1 import engine_pb2
+from octavo.v1.errors import ENGINE_FAILURE, OctavoError
+
+ROOT = Path(__file__).parents[2]
+
+
+def slow(_: engine_pb2.GenerateRequest) -> Script:
+    return Script(delay_s=0.02, tokens=400)
+
+
+@asynccontextmanager
+async def engine_process() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A fake engine in a process of its own, and its address."""
+    paths = [ROOT, *(ROOT / folder for folder in ("services", "kernels", "proto"))]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "tests/gateway/fake_engine.py"),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": ":".join(map(str, paths))},
+    )
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().strip()
+    try:
+        yield address, process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def drain(generation: Generation) -> None:
+    while await anext(generation, None):
+        pass
+
+
+async def drop_into(gw: Gateway, engine: str, parts: list[str]) -> None:
+    """Reads one long answer of a given engine."""
+    model = gw.fleet.model("tiny")
+    others = [r.name for r in gw.replicas if r.name != engine]
+    request = prompt("abc", max_tokens=1000, request_id=f"on-{engine}")
+    replica, _ = gw.fleet.route(model, [], prompt_tokens=3, reads_cache=True, tried=others)
+    attempt = replica.submit(request, hashes=[], prefill_tokens=3)
+    while delta := await attempt.next():
+        parts.append(delta.text)
+
+
+def test_a_loading_engine_becomes_ready_with_its_model() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(stage=engine_pb2.STAGE_LOADING)
+        engine.detail, engine.eta_ms = "weights", 7000
+        async with gateway(engine, wait=False) as gw:
+            [replica] = gw.replicas
+            await until(lambda: replica.stage == engine_pb2.STAGE_LOADING)
+            assert not replica.ready
+            assert (replica.detail, replica.eta_ms) == ("weights", 7000)
+            engine.set_stage(engine_pb2.STAGE_READY)
+            await until(lambda: replica.ready)
+            assert replica.model is not None
+            assert replica.model.capacity.max_model_len == 4096
+            ids = replica.model.tokenizer.encode("hé", allow_special=False)
+            assert bytes(ids).decode() == "hé"
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_starts_after_the_gateway_is_found() -> None:
+    async def scenario() -> None:
+        engine = await FakeEngine().start()
+        await engine.kill()
+        async with gateway(engine.address, wait=False) as gw:
+            await asyncio.sleep(0.3)
+            assert not gw.replicas[0].ready
+            await engine.start()
+            await until(lambda: gw.replicas[0].ready)
+            await engine.kill()
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_engine_ends_its_attempts_at_once_and_others_go_on() -> None:
+    async def scenario() -> None:
+        doomed, healthy = FakeEngine(script=slow), FakeEngine(script=slow)
+        async with gateway(doomed, healthy) as gw:
+            kept: list[str] = []
+            lost: list[str] = []
+            dying = asyncio.create_task(drop_into(gw, doomed.address, lost))
+            living = asyncio.create_task(drop_into(gw, healthy.address, kept))
+            await until(lambda: len(lost) > 3 and len(kept) > 3)
+            started = time.monotonic()
+            await doomed.kill()
+            with pytest.raises(Exception, match=r"UNAVAILABLE|CANCELLED|closed"):
+                await dying
+            assert time.monotonic() - started < 1.0
+            count = len(kept)
+            await until(lambda: len(kept) > count + 5)
+            living.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_kill_9_of_a_process_ends_its_attempts_at_once() -> None:
+    async def scenario() -> None:
+        async with engine_process() as (address, process), gateway(address) as gw:
+            generation = await gw.open(prompt("abc", max_tokens=1000))
+            await anext(generation)
+            process.kill()
+            started = time.monotonic()
+            with pytest.raises(OctavoError) as caught:
+                await drain(generation)
+            assert caught.value.kind is ENGINE_FAILURE
+            assert time.monotonic() - started < 2.0
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_a_stopped_process_is_noticed_within_seconds_and_taken_back_when_it_goes_on() -> None:
+    async def scenario() -> None:
+        async with engine_process() as (address, process), gateway(address) as gw:
+            generation = await gw.open(prompt("abc", max_tokens=1000))
+            await anext(generation)
+            process.send_signal(signal.SIGSTOP)
+            started = time.monotonic()
+            with pytest.raises(OctavoError):
+                await drain(generation)
+            assert time.monotonic() - started < 6.0
+            assert not gw.replicas[0].ready
+            process.send_signal(signal.SIGCONT)
+            await until(lambda: gw.replicas[0].ready, 8.0)
+            again = await gw.open(prompt("abc"))
+            await anext(again)
+            await again.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_whose_connection_lives_but_says_nothing_is_suspected() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=slow)
+        async with gateway(engine) as gw:
+            generation = await gw.open(prompt("abc"))
+            await anext(generation)
+            engine.mute = True
+            started = time.monotonic()
+            with pytest.raises(OctavoError) as caught:
+                await drain(generation)
+            waited = time.monotonic() - started
+            assert caught.value.kind is ENGINE_FAILURE
+            assert heartbeat.SUSPECT_AFTER_S - 1 < waited < heartbeat.SUSPECT_AFTER_S + 1.5
+            assert gw.replicas[0].suspected
+            assert not gw.replicas[0].ready
+            engine.mute = False
+            await until(lambda: gw.replicas[0].ready, 8.0)
+            assert not gw.replicas[0].suspected
+
+    asyncio.run(scenario())
+
+
+def test_a_blocked_gateway_suspects_nobody() -> None:
+    async def scenario() -> None:
+        async with engine_process() as (address, _), gateway(address) as gw:
+            generation = await gw.open(prompt("abc", max_tokens=1000))
+            await anext(generation)
+            time.sleep(heartbeat.SUSPECT_AFTER_S + 0.5)  # noqa: ASYNC251
+            await asyncio.sleep(0.3)
+            assert not gw.replicas[0].suspected
+            await anext(generation)
+            await generation.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_a_restarted_engine_is_a_new_one_without_ghosts() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine()
+        async with gateway(engine) as gw:
+            [replica] = gw.replicas
+            await gw.text(prompt("word " * 40))
+            await until(lambda: len(replica.index) == 12)
+            await engine.restart()
+            await until(lambda: replica.epoch == 2 and replica.ready)
+            assert len(replica.index) == 0
+            assert replica.model is not None
+            assert replica.model.card.epoch == 2
+            assert await gw.text(prompt("abc"))
+
+    asyncio.run(scenario())
+
+
+def test_a_gap_in_the_events_costs_a_new_snapshot_and_no_stream() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=slow)
+        async with gateway(engine) as gw:
+            [replica] = gw.replicas
+            generation = await gw.open(prompt("abc", max_tokens=400))
+            await anext(generation)
+            engine.lose_state_message()
+            engine.blocks[b"x" * 16] = None
+            engine.send_state()
+            await until(lambda: engine.num_state_streams == 2)
+            await until(lambda: replica.index.held() == {b"x" * 16})
+            assert replica.ready
+            await anext(generation)
+            await generation.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_messages_of_another_life_are_not_delivered() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=slow)
+        async with gateway(engine) as gw:
+            generation = await gw.open(prompt("abc", max_tokens=400))
+            await anext(generation)
+            engine.epoch = 2
+            with pytest.raises(OctavoError) as caught:
+                await drain(generation)
+            assert caught.value.kind is ENGINE_FAILURE
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_a_draining_engine_keeps_its_streams_and_gets_nothing_new() -> None:
+    async def scenario() -> None:
+        def script(_: engine_pb2.GenerateRequest) -> Script:
+            return Script(delay_s=0.02, tokens=20)
+
+        engines = [FakeEngine(script=script), FakeEngine(script=script)]
+        async with gateway(*engines) as gw:
+            generation = await gw.open(prompt("abc"))
+            first = next(e for e in engines if e.address == generation.route.engine)
+            first.set_stage(engine_pb2.STAGE_DRAINING)
+            await until(lambda: sum(r.ready for r in gw.replicas) == 1)
+            for _ in range(4):
+                other = await gw.open(prompt("abc"))
+                assert other.route.engine != first.address
+                await other.aclose()
+            seed = first.requests[0].sampling.seed
+            text = "".join([d.text async for d in generation])
+            assert text == "".join(chr(token_at(b"abc", seed, 0, i)) for i in range(20))
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_card_keeps_the_engine_out() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine()
+        engine.card.files[0].blake2b = b"0" * 16
+        async with gateway(engine, wait=False) as gw:
+            await until(lambda: gw.replicas[0].stage == engine_pb2.STAGE_READY)
+            await asyncio.sleep(0.2)
+            assert not gw.replicas[0].ready
+
+    asyncio.run(scenario())
+
+
+def test_an_unreadable_tokenizer_keeps_the_engine_out_and_the_gateway_up() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(files={"tokenizer.json": b"{}"})
+        async with gateway(engine, FakeEngine(), wait=False) as gw:
+            await until(lambda: gw.replicas[1].ready)
+            await asyncio.sleep(0.3)
+            assert not gw.replicas[0].ready
+            assert await gw.text(prompt("abc"))
+
+    asyncio.run(scenario())
+
+
+def test_stages_have_words_also_unknown_ones() -> None:
+    assert stage_word(engine_pb2.STAGE_WARMING) == "warming"
+    assert stage_word(engine_pb2.STAGE_UNSPECIFIED) == "unreachable"
+    assert stage_word(99) == "99"  # type: ignore[arg-type]
