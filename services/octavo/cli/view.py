@@ -1,0 +1,77 @@
+"""What `octavo serve` shows: stages with times, in place on a terminal, as log lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import TextIO
+
+from octavo.cli.process import Report
+
+REPEAT_S = 5.0
+"""Without a terminal a stage that lasts is said again this often, so that no log looks hung."""
+
+
+class View:
+    """Prints the course of a start, and what happens later. Knows no process."""
+
+    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+        self._stream = stream
+        self._quiet = quiet
+        self._is_terminal = stream.isatty()
+        self._current: dict[str, tuple[Report, float, float]] = {}
+        """Report, begin and last time said, of the stage that each engine is in."""
+
+    def stage(self, engine: str, report: Report, now: float) -> None:
+        """Takes one line of an engine's report."""
+        previous = self._current.pop(engine, None)
+        if report.stage == "failed":
+            return  # the error itself is the last thing said
+        if report.done:
+            self._say_stage(engine, report, report.seconds)
+            return
+        same = previous is not None and previous[0].stage == report.stage
+        begin = previous[1] if previous is not None and same else now
+        self._current[engine] = (report, begin, now)
+        if not same and not self._is_terminal:
+            self._say_stage(engine, report, now - begin)
+
+    def tick(self, now: float) -> None:
+        """Shows that time passes."""
+        if self._is_terminal and not self._quiet:
+            self._draw_current(now)
+            return
+        for engine, (report, begin, said) in self._current.items():
+            if now - said >= REPEAT_S:
+                self._current[engine] = (report, begin, now)
+                self._say_stage(engine, report, now - begin)
+
+    def line(self, text: str = "") -> None:
+        """Prints a line above whatever is drawn."""
+        erase = "\r\x1b[K" if self._is_terminal else ""
+        self._stream.write(f"{erase}{text}\n")
+        self._stream.flush()
+
+    def note(self, text: str) -> None:
+        """Prints a line that `--quiet` leaves out."""
+        if not self._quiet:
+            self.line(text)
+
+    def _say_stage(self, engine: str, report: Report, seconds: float) -> None:
+        if self._is_terminal:
+            self.note(f"  {_label(engine, report)} {report.text:<58} {seconds:6.1f} s")
+            return
+        done = " done" if report.done else ""
+        text = f" text={json.dumps(report.text, ensure_ascii=False)}" if report.text else ""
+        self.note(f"stage={report.stage} engine={engine} seconds={seconds:.1f}{done}{text}")
+
+    def _draw_current(self, now: float) -> None:
+        if self._current:
+            engine, (report, begin, _) = next(iter(self._current.items()))
+            text = f"  {_label(engine, report)} {report.text:<58.58} {now - begin:6.1f} s"
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
+
+
+def _label(engine: str, report: Report) -> str:
+    """Names the engine only where there are several."""
+    return f"{report.stage:<10}" if engine.endswith("-0") else f"{report.stage:<10} {engine}"
