@@ -1,0 +1,1 @@
+"""Measurements of a running server and of single kernels; no part of the product."""
