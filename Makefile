@@ -1,0 +1,51 @@
+# Every target sets up what it needs; a second run finds it done.
+BIN := .venv/bin
+READY := .venv/.ready
+STUBS := proto/octavo/v1/engine_pb2.py
+PYTHON ?= python3
+# Of `make serve` and `make test`: more arguments, as in ARGS="--replicas 2".
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve chat test test-slow check fmt bench docs lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): requirements.txt requirements-model.txt pyproject.toml tools/setup.py tools/hatch_build.py
+	@$(PYTHON) tools/setup.py
+
+$(STUBS): $(READY) $(wildcard proto/octavo/v1/*.proto) tools/gen_proto.py
+	@$(BIN)/python tools/gen_proto.py && touch $(STUBS)
+
+setup: $(READY) $(STUBS)  ## make .venv with all that is pinned (TORCH_BACKEND=cpu: without CUDA)
+
+serve: setup  ## serve SmolLM2 here: API on http://127.0.0.1:8000/v1
+	@$(BIN)/octavo serve --model smollm2 $(ARGS)
+
+chat: setup  ## talk to what `make serve` serves
+	@$(BIN)/octavo chat $(ARGS)
+
+test: setup  ## run all tests but the slow ones
+	@$(BIN)/pytest -m "not slow" $(ARGS)
+
+test-slow: setup  ## run the tests that take minutes
+	@$(BIN)/pytest -m slow $(ARGS)
+
+check: setup  ## format, lint, types, import rules, generated docs, house rules
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy && $(BIN)/python tools/gen_docs.py --check && $(BIN)/pytest -q tests/test_layout.py
+
+fmt: setup  ## format and fix what can be fixed
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench: setup  ## measure the running server (ARGS="--help" says what)
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: setup  ## write the generated pages of docs/
+	@$(BIN)/python tools/gen_docs.py
+
+lock: setup  ## pin the newest versions that pyproject.toml allows (ARGS=--upgrade)
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --universal --python-version 3.11 -o requirements.txt --quiet $(ARGS)
+
+clean:  ## remove .venv, stubs and caches
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist && find proto -name '*_pb2*' -delete && find . -name __pycache__ -type d -prune -exec rm -rf {} +

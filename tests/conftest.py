@@ -1,0 +1,29 @@
+"""Audit hooks for the whole run: what no test and no product code may do."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+PICKLE_ALLOWED: dict[str, str] = {}
+"""Module that may unpickle, and why; empty as long as nobody has to."""
+
+
+def _caller_modules() -> set[str]:
+    frame: FrameType | None = sys._getframe(2)
+    modules: set[str] = set()
+    while frame is not None:
+        modules.add(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back
+    return modules
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    """Raises for unpickling and for shells: foreign bytes must never become code."""
+    if event == "pickle.find_class" and not _caller_modules() & PICKLE_ALLOWED.keys():
+        raise AssertionError(f"pickle looks up {arguments}")
+    if event == "os.system":
+        raise AssertionError(f"a shell is asked to run {arguments}")
+
+
+sys.addaudithook(_audit)
