@@ -21,9 +21,20 @@ from bench.machine import Machine, Meter, memory_of, read_machine
 from bench.report import line, table
 from bench.result import Result, summarise
 from bench.workloads import BY_NAME, Words, Workload
+from octavo.v1.errors import OctavoError
 
 _WARM_UP: Final = (("W1", 1), ("W2", 16))
-"""Sent to each server before the runs, with so many requests of each."""
+"""Sent to each server before the runs: so many requests of each, or fewer under a limit."""
+
+_UNMEASURABLE: Final = (
+    aiohttp.ClientError,
+    msgspec.MsgspecError,
+    psutil.Error,
+    OctavoError,
+    OSError,
+    ValueError,
+)
+"""No server, no such process, no tokenizer, no place for the results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for target in targets:
             for part in memory_of(target.pid) if target.pid else []:
                 print(f"{target.name}: {part.peak_rss_mib:.0f} MiB peak  {part.command}")
-    except (aiohttp.ClientError, msgspec.MsgspecError, psutil.Error, TimeoutError) as error:
+        if options.json:
+            options.json.write_bytes(msgspec.json.format(msgspec.json.encode(session), indent=1))
+    except _UNMEASURABLE as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
-    if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(session), indent=1))
     return 1 if any(result.errors for result in session.results) else 0
 
 
@@ -78,8 +89,8 @@ def _measure_all(options: argparse.Namespace, targets: Sequence[Target]) -> Sess
         return _measure(target, endpoints[target], workload, run)
 
     for target in targets:
-        for name, limit in _WARM_UP:
-            measure(target, name, 0, limit)
+        for name, count in _WARM_UP:
+            measure(target, name, 0, min(count, options.limit or count))
     results: list[Result] = []
     for name in options.workloads:
         for run in range(1, options.runs + 1):

@@ -68,7 +68,8 @@ class Meter:
         if self._server_pid is None:
             return Load(client_cpu_s=client_s)
         busy_s = _busy_s() - self._busy_s
-        server_s = _cpu_s(self._server_pid) - self._server_s
+        # Below zero when a process of the server ended meanwhile and took its count with it.
+        server_s = max(_cpu_s(self._server_pid) - self._server_s, 0.0)
         foreign_s = max(busy_s - server_s - client_s, 0.0)
         return Load(
             client_cpu_s=client_s,

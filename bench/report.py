@@ -43,7 +43,12 @@ METRICS: Final = (
     Metric(label="run s", value=lambda r: r.duration_s),
     Metric(label="cached tokens", value=lambda r: r.cached_tokens, digits=0, higher_is_better=None),
     Metric(label="server CPU s", value=lambda r: r.load.server_cpu_s),
-    Metric(label="client CPU s", value=lambda r: r.load.client_cpu_s, higher_is_better=None),
+    Metric(
+        label="client CPU s",
+        value=lambda r: r.load.client_cpu_s,
+        digits=2,
+        higher_is_better=None,
+    ),
     Metric(
         label="foreign cores",
         value=lambda r: r.load.foreign_cores,

@@ -25,12 +25,21 @@ MAX_FUNCTION_LINES = 50
 VAGUE = {"utils", "util", "helpers", "common", "misc", "types"}
 
 UNTESTED = {
-    "gateway/__main__": "run by the end-to-end tests",
+    "engine/__main__": "run as a process by cli/test_serve",
+    "engine/batch": "values only",
+    "engine/request": "values only",
+    "gateway/endpoints": "values only",
+    "gateway/link": "a port; grpc_link and the fakes are its sides",
+    "gateway/store": "a port; redis_store is its adapter",
+    "kernels/dispatch": "every operation's test runs through it",
+    "kernels/kv_pool": "a layout; copy_blocks, rope_kv_write and paged_attention read and write it",
 }
 """Modules without a test file of their own, and where they are tested instead."""
 
 LONG_FILES: dict[str, str] = {}
-LONG_FUNCTIONS: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {
+    "services/octavo/engine/metrics.py:__init__": "a list of metrics, no branch in it",
+}
 """Exceptions from the limits, with their reason."""
 
 

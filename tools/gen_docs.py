@@ -147,18 +147,21 @@ def error_row(kind: ErrorKind) -> tuple[str, ...]:
 
 def parameters() -> str:
     """Returns the three classes of parameters, one table."""
+    # A name may stand in two rows: honoured at one endpoint, refused at the other.
+    tables = PARAMETERS.values()
+    rows = {(row.kind, row.name): row for rows in tables for row in rows.values()}
     order = ("honoured", "harmless", "refused")
-    rows = sorted(PARAMETERS.items(), key=lambda item: (order.index(item[1].kind), item[0]))
+    wanted = sorted(rows.values(), key=lambda row: (order.index(row.kind), row.name))
     head = ("parameter", "class", "endpoints", "note")
-    return table(head, [parameter_row(name, row) for name, row in rows])
+    return table(head, map(parameter_row, wanted))
 
 
-def parameter_row(name: str, row: Parameter) -> tuple[str, ...]:
+def parameter_row(row: Parameter) -> tuple[str, ...]:
     """Returns the table row of one parameter."""
     where = "both" if len(row.endpoints) > 1 else next(iter(row.endpoints))
     allowed = ", ".join(f"`{default!r}`" for default in row.defaults)
     note = row.note + (f"; accepted: {allowed}" if allowed else "")
-    return (f"`{name}`", row.kind, where, note)
+    return (f"`{row.name}`", row.kind, where, note)
 
 
 def with_part(text: str, part: str) -> str:

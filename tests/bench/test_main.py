@@ -63,6 +63,13 @@ def test_server_that_is_not_there_gives_one_line(
     assert capsys.readouterr().err.startswith("bench: Cannot connect")
 
 
+def test_tokenizer_that_is_not_there_gives_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--tokenizer", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
+
+
 def test_servers_of_one_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--compare", "octavo=http://127.0.0.1:1"]) == 2
     assert "name of its own" in capsys.readouterr().err

@@ -19,7 +19,7 @@ def planned(environ: dict[str, str] | None = None, **flags: object) -> ServePlan
         cores=8,
         environ={"PATH": "/bin"} | (environ or {}),
         valkey="/x/valkey-server",
-        store_dir="/tmp/x",
+        logs=Path("/tmp/x"),
     )
 
 

@@ -34,7 +34,7 @@ def plan_of(*engines: ProcessPlan, gateway: str = "ok", store: bool = False) -> 
     return ServePlan(
         engines=engines,
         gateway=stand_in("gateway", "gateway", gateway, port),
-        store=store_plan(valkey, store_port, "/tmp") if store else None,
+        store=store_plan(valkey, store_port, Path("/tmp")) if store else None,
         redis="",
         host="127.0.0.1",
         port=port,

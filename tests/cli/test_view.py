@@ -81,3 +81,12 @@ def test_only_further_engines_are_named_on_a_terminal() -> None:
     first, second = stream.getvalue().strip().split("\n")
     assert "engine" not in first
     assert "engine-1" in second
+
+
+def test_line_of_a_stage_fits_eighty_columns() -> None:
+    stream = Terminal()
+    view = View(stream)
+    view.stage("engine-0", Report(stage="warm-up", text="x" * 200, seconds=1.5, done=True), 0.0)
+    line = stream.getvalue().split("\x1b[K")[-1].rstrip("\n")
+    assert len(line) <= 80
+    assert line.endswith("x…    1.5 s")

@@ -13,7 +13,7 @@ from octavo.engine.request import Request, Status
 from octavo.v1.block_hash import BlockHash
 
 BLOCK = 4
-NUM_BLOCKS = 14
+NUM_BLOCKS = 9
 RUBBISH = -1
 
 

@@ -13,8 +13,9 @@ import doctest
 import string
 import subprocess
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import tokenizers
@@ -40,6 +41,9 @@ LENGTHS = [
     *(127, 128, 129, 150, 200, 256, 257, 300, 700, 1500),
 ]
 """Prompt lengths around block and chunk borders; odd places are chats."""
+
+NEAR_TIE = 0.2
+"""How much likelier the reference may find another token than ours: twice what bfloat16 errs."""
 
 
 def _words() -> str:
@@ -135,14 +139,17 @@ class Reference:
         self.config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         with torch.device("meta"):
             empty = LlamaForCausalLM(self.config)
-        loaded = load_gguf_checkpoint(path, return_tensors=True, model_to_load=empty)
+        # neither of the two has types
+        load: Any = load_gguf_checkpoint
+        loaded = load(path, return_tensors=True, model_to_load=empty)
         self.tensors: dict[str, torch.Tensor] = loaded["tensors"]
-        self.model = LlamaForCausalLM(self.config).eval()
+        self.model: Any = LlamaForCausalLM(self.config)
+        self.model.train(mode=False)
         self._load(self.tensors)
 
-    def round_weights(self) -> None:
-        """Rounds to bfloat16 and back: what an engine of that type starts from, no more."""
-        self._load({name: tensor.bfloat16().float() for name, tensor in self.tensors.items()})
+    def use(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Computes with changed weights from now on."""
+        self._load({name: change(tensor) for name, tensor in self.tensors.items()})
 
     @torch.inference_mode()
     def generate(self, prompt: list[int], length: int) -> list[int]:
@@ -162,8 +169,8 @@ class Reference:
     def logprobs(self, prompt: list[int], output: list[int]) -> torch.Tensor:
         """Log-probabilities of each output position given all tokens before: [output, vocab]."""
         ids = torch.tensor([[*prompt, *output[:-1]]])
-        logits = self.model(ids, logits_to_keep=len(output)).logits[0]
-        return torch.log_softmax(logits, dim=-1)
+        logits: torch.Tensor = self.model(ids, logits_to_keep=len(output)).logits[0]
+        return torch.log_softmax(logits.float(), dim=-1)
 
     def _load(self, tensors: dict[str, torch.Tensor]) -> None:
         missing, unexpected = self.model.load_state_dict(tensors, strict=False)
@@ -218,22 +225,47 @@ def test_fp32_greedy_tokens_equal_in_one_batch_and_alone(
 
 @pytest.fixture
 def rounded(reference: Reference) -> Iterator[Reference]:
-    reference.round_weights()
+    reference.use(lambda tensor: tensor.bfloat16().float())
     yield reference
-    reference.round_weights()
+    reference.use(lambda tensor: tensor)
 
 
 def test_bf16_logprobs_are_close_and_other_tokens_are_near_ties(
     checkpoint: Checkpoint, rounded: Reference, texts: list[list[int]]
 ) -> None:
+    """Compared at every position, on our own continuation, with fp32 on the rounded weights.
+
+    Measured: 97 % of 300 positions within 0.05, mean 0.013, largest 0.143; transformers' own
+    bfloat16 on the same: 80 %, 0.032, 0.279. So the bounds are on the mean, on 95 % and on all.
+    """
     lengths = [output_length(i) for i in range(len(texts))]
     answers = _engine(checkpoint, torch.bfloat16).answer(texts, lengths)
-    worst = 0.0
+    differences = []
     for prompt, answer in zip(texts, answers, strict=True):
         theirs = rounded.logprobs(prompt, answer.token_ids)
         for token, ours, row in zip(answer.token_ids, answer.logprobs, theirs, strict=True):
-            difference = abs(ours.logprobs[0] - float(row[token]))
-            worst = max(worst, difference)
+            differences.append(abs(ours.logprobs[0] - float(row[token])))
             gap = float(row.max() - row[token])
-            print(len(prompt), token, difference, gap)
-    print("worst", worst)
+            assert gap < NEAR_TIE, f"token {token} after {len(prompt)} tokens is no near tie: {gap}"
+    found = torch.tensor(differences)
+    assert len(found) == sum(lengths)
+    assert float(found.mean()) < 0.025
+    assert float(found.quantile(0.95)) < 0.05
+    assert float(found.max()) < 0.25
+
+
+def test_bf16_is_closer_to_exact_than_transformers_own(
+    checkpoint: Checkpoint, rounded: Reference, texts: list[list[int]]
+) -> None:
+    some = [text for text in texts if len(text) <= 65]
+    answers = _engine(checkpoint, torch.bfloat16).answer(some, [12] * len(some))
+    exact = [rounded.logprobs(p, a.token_ids) for p, a in zip(some, answers, strict=True)]
+    rounded.model.bfloat16()
+    coarse = [rounded.logprobs(p, a.token_ids) for p, a in zip(some, answers, strict=True)]
+    rounded.model.float()
+    ours, theirs = [], []
+    for answer, right, other in zip(answers, exact, coarse, strict=True):
+        for i, token in enumerate(answer.token_ids):
+            ours.append(abs(answer.logprobs[i].logprobs[0] - float(right[i, token])))
+            theirs.append(abs(float(other[i, token]) - float(right[i, token])))
+    assert sum(ours) < sum(theirs)

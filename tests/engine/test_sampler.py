@@ -309,6 +309,12 @@ def test_a_bad_word_is_only_stopped_at_its_last_token() -> None:
     assert token(row, request(params, prompt=[2], output=[0, 1])) == 3
 
 
+def test_stops_are_impossible_until_min_tokens() -> None:
+    params = dataclasses.replace(GREEDY, min_tokens=2, masked_before_min=(3, 2))
+    drawn = [token([0.0, 1.0, 2.0, 3.0], request(params, output=[0] * n)) for n in range(4)]
+    assert drawn == [1, 1, 3, 3]
+
+
 def test_bias_does_not_bring_back_a_masked_token() -> None:
     params = dataclasses.replace(GREEDY, logit_bias=((3, 100.0), (1, 3.0)), bad_words=((3,),))
     assert token([0.0, 1.0, 2.0, 3.0], params) == 1

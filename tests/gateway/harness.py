@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from tests.gateway.fake_engine import FakeEngine
@@ -21,6 +24,8 @@ from octavo.gateway.store import Store
 from octavo.runtime import telemetry
 from octavo.runtime.env import SystemEnv
 from octavo.v1 import engine_pb2
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +115,23 @@ async def gateway(
         await asyncio.gather(*tasks, return_exceptions=True)
         for engine in started:
             await engine.kill()
+
+
+@asynccontextmanager
+async def engine_process() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """A fake engine in a process of its own, and its address."""
+    paths = [ROOT, *(ROOT / folder for folder in ("services", "kernels", "proto"))]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(ROOT / "tests/gateway/fake_engine.py"),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": ":".join(map(str, paths))},
+    )
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().strip()
+    try:
+        yield address, process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

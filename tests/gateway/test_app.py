@@ -49,24 +49,6 @@ def test_a_wrong_method_is_told_the_right_one(method: str, path: str, allowed: s
     assert set(response.headers["allow"].split(", ")) == allowed
 
 
-@pytest.mark.parametrize("path", ["/health", "/healthz", "/", "/metrics"])
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_probes(path: str, method: str) -> None:
-    response = asyncio.run(World().ask(method, path, b""))
-    assert response.status == 200
-    assert response.headers["x-request-id"]
-
-
-def test_metrics_are_in_prometheus_format() -> None:
-    response = World().get("/metrics")
-    assert b"# HELP " in response.body
-    assert response.headers["content-type"].startswith("text/plain")
-
-
-def test_the_root_names_the_endpoints() -> None:
-    assert "/v1/chat/completions" in World().get("/").json["endpoints"]
-
-
 def test_while_loading_everything_says_so() -> None:
     world = World()
     world.fleet.loading = True
@@ -81,10 +63,6 @@ def test_while_loading_everything_says_so() -> None:
     models = world.get("/v1/models")
     assert models.status == 200
     assert models.json["status"] == {"ready": False, "stage": "loading: weights", "eta_ms": 1500}
-
-
-def test_ready() -> None:
-    assert World().get("/readyz").json == {"ready": True, "stage": "ready", "eta_ms": 0}
 
 
 @pytest.mark.parametrize(
@@ -149,13 +127,6 @@ def test_an_unexpected_error_is_a_clean_500_with_its_id(capsys: pytest.CaptureFi
     assert response.status == 500
     assert response.headers["x-request-id"] in response.error["message"]
     assert "NoneType" not in response.body.decode()
-
-
-def test_request_records_are_shown_by_either_id() -> None:
-    assert World().get("/v1/requests/known").json["state"] == "finished"
-    assert World().get("/v1/requests/chatcmpl-known").json["id"] == "known"
-    missing = World().get("/v1/requests/nope")
-    assert (missing.status, missing.error["code"]) == (404, "request_not_found")
 
 
 def test_bodies_are_limited_while_they_are_read() -> None:

@@ -1,7 +1,9 @@
 import asyncio
+import signal
 
 import pytest
 from tests.gateway.fake_engine import FakeEngine
+from tests.gateway.harness import engine_process
 
 from octavo.gateway.grpc_link import GrpcLink
 from octavo.gateway.link import LinkLostError
@@ -108,5 +110,19 @@ def test_a_quiet_healthy_stream_is_left_alone() -> None:
         await asyncio.gather(reading, return_exceptions=True)
         await link.close()
         await engine.kill()
+
+    asyncio.run(scenario())
+
+
+def test_the_link_to_a_stopped_process_breaks_within_seconds() -> None:
+    async def scenario() -> None:
+        async with engine_process() as (address, process):
+            link = GrpcLink(address)
+            state = link.open_state()
+            await state.recv()
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(LinkLostError):
+                await asyncio.wait_for(state.recv(), 10)
+            await link.close()
 
     asyncio.run(scenario())

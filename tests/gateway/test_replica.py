@@ -1,16 +1,11 @@
 import asyncio
-import os
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from tests.gateway.byte_model import token_at
 from tests.gateway.fake_engine import FakeEngine
-from tests.gateway.harness import Gateway, gateway, prompt, until
+from tests.gateway.harness import Gateway, engine_process, gateway, prompt, until
 from tests.gateway.script import Script
 
 from octavo.gateway import heartbeat
@@ -19,31 +14,9 @@ from octavo.gateway.replica import stage_word
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import ENGINE_FAILURE, OctavoError
 
-ROOT = Path(__file__).parents[2]
-
 
 def slow(_: engine_pb2.GenerateRequest) -> Script:
     return Script(delay_s=0.02, tokens=400)
-
-
-@asynccontextmanager
-async def engine_process() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """A fake engine in a process of its own, and its address."""
-    paths = [ROOT, *(ROOT / folder for folder in ("services", "kernels", "proto"))]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(ROOT / "tests/gateway/fake_engine.py"),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": ":".join(map(str, paths))},
-    )
-    assert process.stdout is not None
-    address = (await process.stdout.readline()).decode().strip()
-    try:
-        yield address, process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def drain(generation: Generation) -> None:
@@ -235,6 +208,25 @@ def test_messages_of_another_life_are_not_delivered() -> None:
                 await drain(generation)
             assert caught.value.kind is ENGINE_FAILURE
             gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_a_load_report_takes_over_what_the_gateway_counted_itself() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=lambda _: Script(first_delay_s=30))
+        async with gateway(engine) as gw:
+            [replica] = gw.replicas
+            generation = await gw.open(prompt("x" * 500))
+            assert replica.view([], reads_cache=True).queued_tokens == 500
+            engine.load.queued_prefill_tokens = 200
+            engine.load.running = 9
+            engine.send_state()
+            await until(lambda: replica.load.running == 9)
+            view = replica.view([], reads_cache=True)
+            assert (view.queued_tokens, view.running, view.in_flight) == (200, 9, 1)
+            assert view.prefill_s_per_token == pytest.approx(400e-6)
+            await generation.aclose()
 
     asyncio.run(scenario())
 

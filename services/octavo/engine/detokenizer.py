@@ -57,10 +57,10 @@ class TextStream:
             return ""
         self._ids.append(token_id)
         text = self._decode(self._ids)
-        if text == self._shown and not self._decode([token_id]):
+        settled = _settled(text)
+        if settled == self._shown and not self._decode([token_id]):
             self._ids.pop()  # Special or unknown: it would only fill the window.
             return ""
-        settled = _settled(text)
         start = len(self._shown)
         if not settled.startswith(self._shown):
             if len(settled) < len(text) and len(self._ids) < _LONGEST_WINDOW_TOKENS:

@@ -61,10 +61,14 @@ def _controls(specials: Sequence[SpecialToken]) -> _Controls:
 class _Guard:
     """Breaks control tokens in callers' text."""
 
-    def __init__(self, controls: _Controls, marker: str) -> None:
+    def __init__(self, controls: _Controls, marker: str, tag: str) -> None:
         self._controls = controls
         self.marker = marker
+        self.tag = tag
         self.used = False
+        """A marker was put in."""
+        self.collides = False
+        """The text holds marker or tag already."""
         self.chars = 0
 
     def value(self, value: object) -> object:
@@ -86,6 +90,8 @@ class _Guard:
     def text(self, text: str) -> str:
         """Returns the text with a marker inside each control token and at a begun one."""
         self.chars += len(text)
+        if not text.isascii() and (self.marker in text or self.tag in text):
+            self.collides = True
         found = self._controls.literal.search(text) is not None
         if found:
             text = self._controls.literal.sub(self._break, text)
@@ -150,12 +156,10 @@ class ChatTemplate:
             OctavoError: INVALID_VALUE when the template refuses the messages or takes too much.
         """
         controls = _controls(tokenizer.specials)
-        marker, tag = _free_markers(messages, kwargs)
-        guard = _Guard(controls, marker)
-        turns = [guard.message(m) for m in messages]
+        guard, turns, arguments = _guarded(controls, messages, kwargs)
         if continue_final_message:
-            turns[-1]["content"] = f"{_final_text(turns)}{tag} "
-        variables = {**self._fixed, **{k: guard.value(v) for k, v in kwargs.items()}}
+            turns[-1]["content"] = f"{_final_text(turns)}{guard.tag} "
+        variables = {**self._fixed, **arguments}
         text = self._sandbox.render(
             {
                 **variables,
@@ -167,10 +171,10 @@ class ChatTemplate:
             num_input_chars=guard.chars,
         )
         if continue_final_message:
-            text = _cut_at(text, tag)
+            text = _cut_at(text, guard.tag)
         if not guard.used and not tokenizer.looks_like_special:
             return tokenizer.encode(text, allow_special=True)
-        return _encode_apart(text, tokenizer, controls, marker)
+        return _encode_apart(text, tokenizer, controls, guard.marker)
 
 
 def _encode_apart(text: str, tokenizer: Tokenizer, controls: _Controls, marker: str) -> list[int]:
@@ -183,30 +187,21 @@ def _encode_apart(text: str, tokenizer: Tokenizer, controls: _Controls, marker: 
     return ids
 
 
-def _free_markers(
-    messages: Sequence[Mapping[str, object]], kwargs: Mapping[str, object]
-) -> tuple[str, str]:
-    taken = set(_MARKERS) & _noncharacters([*messages, kwargs])
-    free = [m for m in _MARKERS if m not in taken]
-    if len(free) < 2:
-        raise OctavoError(
-            INVALID_VALUE, param="messages", reason="the text is full of Unicode noncharacters"
-        )
-    return free[0], free[1]
-
-
-_NONCHARACTER: Final = re.compile("[\ufdd0-\ufdef]")
-
-
-def _noncharacters(value: object) -> set[str]:
-    """Returns the noncharacters in plain JSON data."""
-    if isinstance(value, str):
-        return set() if value.isascii() else set(_NONCHARACTER.findall(value))
-    if isinstance(value, Mapping):
-        return set().union(*map(_noncharacters, value), *map(_noncharacters, value.values()))
-    if isinstance(value, list):
-        return set().union(*map(_noncharacters, value))
-    return set()
+def _guarded(
+    controls: _Controls,
+    messages: Sequence[Mapping[str, object]],
+    kwargs: Mapping[str, object],
+) -> tuple[_Guard, list[dict[str, object]], dict[str, object]]:
+    """Returns messages and arguments guarded by the first pair of markers that they lack."""
+    for marker, tag in zip(_MARKERS[::2], _MARKERS[1::2], strict=True):
+        guard = _Guard(controls, marker, tag)
+        turns = [guard.message(m) for m in messages]
+        arguments = {k: guard.value(v) for k, v in kwargs.items()}
+        if not guard.collides:
+            return guard, turns, arguments
+    raise OctavoError(
+        INVALID_VALUE, param="messages", reason="the text is full of Unicode noncharacters"
+    )
 
 
 def _final_text(turns: Sequence[Mapping[str, object]]) -> str:

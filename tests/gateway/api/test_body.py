@@ -47,7 +47,8 @@ def test_the_depth_limit_is_exact(depth: int, opening: str, text: str) -> None:
 def test_deep_bodies_are_refused_and_the_next_one_is_served(depth: int) -> None:
     world = World()
     response = world.post("/v1/chat/completions", nested(depth))
-    assert (response.status, response.error["code"]) == (400, "invalid_value")
+    assert response.status == 400
+    assert response.error["code"] in ("invalid_value", "invalid_json")
     assert world.chat().status == 200
 
 
@@ -64,8 +65,16 @@ def test_brackets_in_text_do_not_count() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b'["' + b'\\"' * 2_000_000, b"[" * 4_000_000, b"[]," * 2_000_000, b'"[' * 2_000_000],
-    ids=["open string", "open lists", "many lists", "quotes"],
+    [
+        b'["' + b'\\"' * 2_000_000,
+        b"[" * 4_000_000,
+        b"[]," * 2_000_000,
+        b'"[' * 2_000_000,
+        b"[" * 2_000_000 + b"]" * 2_000_000,
+        (b"[" * 60 + b"]" * 60) * 30_000,
+        (b"[" * 60 + b"]" * 60) * 4_000,
+    ],
+    ids=["open string", "open", "many", "quotes", "deep", "many deep", "deep within bounds"],
 )
 def test_the_depth_check_is_linear(data: bytes) -> None:
     start = time.process_time()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Protocol
 
 import torch
 
@@ -13,7 +14,24 @@ from octavo.kernels.linear.reference import PlainLinear
 
 Backend = Literal["native", "onednn", "torch"]
 
-_CLASSES = {"native": NativeLinear, "onednn": OneDnnLinear, "torch": PlainLinear}
+
+class _Product(Protocol):
+    """A weight packed by one of the back ends."""
+
+    num_bytes: int
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiplies."""
+        ...
+
+
+_Maker = Callable[[torch.Tensor, torch.Tensor | None, torch.dtype], _Product]
+
+_BACKENDS: Final[Mapping[Backend, _Maker]] = {
+    "native": NativeLinear,
+    "onednn": OneDnnLinear,
+    "torch": PlainLinear,
+}
 
 
 class PackedLinear:
@@ -40,7 +58,7 @@ class PackedLinear:
         out_dtype = out_dtype or weight.dtype
         self.backend: Backend = backend or choose_backend(weight, out_dtype)
         """What computes the product; part of the engine's numerics id."""
-        self._product = _CLASSES[self.backend](weight, bias, out_dtype)
+        self._product = _BACKENDS[self.backend](weight, bias, out_dtype)
 
     @property
     def num_bytes(self) -> int:

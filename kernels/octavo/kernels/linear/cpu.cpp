@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lanes.h"
+#include "parallel.h"
 
 namespace octavo {
 
@@ -149,19 +150,16 @@ static void linear(const Product<T, Out>& product, int64_t threads) {
   std::vector<typename S::Factor> widened;
   const typename S::Factor* x = S::in_place(product.x, product.inputs);
   if (!x) widened.resize(product.rows * steps);
-#pragma omp parallel num_threads(threads)
-  {
-    if (!x) {
-#pragma omp for schedule(static)
-      for (int64_t r = 0; r < product.rows; ++r)
-        S::widen(product.x + r * product.inputs, product.inputs, &widened[r * steps]);
-    }
-#pragma omp for schedule(dynamic) collapse(2)
-    for (int64_t panel = 0; panel < panels; ++panel)
-      for (int64_t i = 0; i < row_items; ++i)
-        item(product, i * kItemRows, std::min(product.rows, (i + 1) * kItemRows), panel,
-             x ? x : widened.data(), steps);
+  if (!x) {
+    parallel(threads, product.rows, kItemRows, [&](int64_t r) {
+      S::widen(product.x + r * product.inputs, product.inputs, &widened[r * steps]);
+    });
+    x = widened.data();
   }
+  parallel(threads, panels * row_items, [&](int64_t i) {
+    int64_t row = i % row_items * kItemRows;
+    item(product, row, std::min(product.rows, row + kItemRows), i / row_items, x, steps);
+  });
 }
 
 }  // namespace octavo

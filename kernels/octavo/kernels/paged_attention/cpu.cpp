@@ -10,6 +10,7 @@
 
 #include "kv_pool.h"
 #include "lanes.h"
+#include "parallel.h"
 
 namespace octavo {
 
@@ -87,9 +88,13 @@ static void multiply(int64_t rows, int64_t columns, const float* a, int64_t a_st
 struct Rows {
   std::vector<float> q, sums, scores, weights, largest;
 
-  Rows(int64_t rows, int64_t head_dim)
-      : q(rows * head_dim), sums(rows * head_dim), scores(rows * kChunk), weights(rows * kLanes),
-        largest(rows) {}
+  void resize(int64_t rows, int64_t head_dim) {
+    q.resize(rows * head_dim);
+    sums.resize(rows * head_dim);
+    scores.resize(rows * kChunk);
+    weights.resize(rows * kLanes);
+    largest.resize(rows);
+  }
 };
 
 // Replaces a row's scores by exp2(score - largest) and rescales what it has gathered.
@@ -202,13 +207,11 @@ static void paged_attention(const Problem<T>& problem, const int32_t* query_star
   int64_t tile_queries = std::max<int64_t>(1, kTileRows / group);
   std::vector<Tile> tiles = cut(query_starts, first_positions, requests, tile_queries);
   int64_t items = static_cast<int64_t>(tiles.size()) * kv_heads;
-#pragma omp parallel num_threads(threads) if (items > 1)
-  {
-    Rows scratch(tile_queries * group, problem.layer.head_dim);
-#pragma omp for schedule(dynamic)
-    for (int64_t i = 0; i < items; ++i)
-      attend(problem, tiles[i / kv_heads], i % kv_heads, scratch);
-  }
+  parallel(threads, items, [&](int64_t i) {
+    static thread_local Rows scratch;
+    scratch.resize(tile_queries * group, problem.layer.head_dim);
+    attend(problem, tiles[i / kv_heads], i % kv_heads, scratch);
+  });
 }
 
 }  // namespace octavo

@@ -1,7 +1,10 @@
 // Root mean square norm. Sixteen partial sums a row, in one order, whoever computes the row.
 #include "lanes.h"
+#include "parallel.h"
 
 namespace octavo {
+
+constexpr int kPieceRows = 32;  // some microseconds: less is not worth waking a thread
 
 // The elements of p from i on, at most a register of them; missing ones are zero.
 template <class T>
@@ -27,8 +30,7 @@ static void normalize(const V* v, const T* weight, float squares, float eps, int
 template <class T>
 static void rms_norm(const T* x, float* residual, const T* weight, T* y, int64_t tokens,
                      int64_t hidden, float eps, int64_t threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (tokens * hidden > 1 << 15)
-  for (int64_t t = 0; t < tokens; ++t) {
+  parallel(threads, tokens, kPieceRows, [&](int64_t t) {
     const T* row = x + t * hidden;
     float* sums = residual ? residual + t * hidden : nullptr;
     Lanes squares = broadcast(0.0f);
@@ -44,7 +46,7 @@ static void rms_norm(const T* x, float* residual, const T* weight, T* y, int64_t
       normalize(sums, weight, sum(squares), eps, hidden, y + t * hidden);
     else
       normalize(row, weight, sum(squares), eps, hidden, y + t * hidden);
-  }
+  });
 }
 
 }  // namespace octavo

@@ -27,7 +27,7 @@ def rope_kv_write(
     With norms, q and k heads first pass a root mean square norm, in the same float32.
 
     Args:
-        qkv: [tokens, (heads + 2 * kv_heads) * head_dim], contiguous, pool's dtype; q, k, v in order.
+        qkv: [tokens, (heads + 2 * kv_heads) * head_dim], contiguous, pool's dtype: q, k, v.
         pool: see `octavo.kernels.kv_pool`.
         layer: the pool's layer to write.
         rope_table: [positions, head_dim] float32: cosines of a half head, then sines.

@@ -1,8 +1,11 @@
 // Head norm, rotary positions, and the write of k and v into their pages.
 #include "kv_pool.h"
 #include "lanes.h"
+#include "parallel.h"
 
 namespace octavo {
+
+constexpr int kPieceRows = 16;  // some microseconds: less is not worth waking a thread
 
 // Widens a head into `out`, scaled by its root mean square norm if there is a weight.
 template <class T>
@@ -38,8 +41,7 @@ static void rope_kv_write(T* qkv, const Layer<T>& layer, const float* rope_table
                           const T* k_norm, int64_t tokens, int64_t heads, float eps,
                           int64_t threads) {
   int64_t dim = layer.head_dim, row_size = (heads + 2 * layer.kv_heads) * dim;
-#pragma omp parallel for num_threads(threads) schedule(static) if (tokens * row_size > 1 << 14)
-  for (int64_t t = 0; t < tokens; ++t) {
+  parallel(threads, tokens, kPieceRows, [&](int64_t t) {
     alignas(64) float head[kMaxHeadDim];
     T* row = qkv + t * row_size;
     const float* table = rope_table + positions[t] * dim;
@@ -47,7 +49,7 @@ static void rope_kv_write(T* qkv, const Layer<T>& layer, const float* rope_table
       widen(row + h * dim, q_norm, eps, dim, head);
       rotate(head, table, dim, row + h * dim, 1);
     }
-    if (slots[t] < 0) continue;
+    if (slots[t] < 0) return;
     int64_t block = slots[t] / layer.block_tokens, offset = slots[t] % layer.block_tokens;
     for (int64_t h = 0; h < layer.kv_heads; ++h) {
       const T* k = row + (heads + h) * dim;
@@ -56,7 +58,7 @@ static void rope_kv_write(T* qkv, const Layer<T>& layer, const float* rope_table
       const T* v = k + layer.kv_heads * dim;
       std::memcpy(layer.values(block, h) + offset * dim, v, dim * sizeof(T));
     }
-  }
+  });
 }
 
 }  // namespace octavo

@@ -1,7 +1,10 @@
 // silu(gate) * up, sixteen elements at a time.
 #include "lanes.h"
+#include "parallel.h"
 
 namespace octavo {
+
+constexpr int kPieceRows = 16;  // some microseconds: less is not worth waking a thread
 
 static inline Lanes silu_mul(Lanes gate, Lanes up) {
   Lanes one = broadcast(1.0f);
@@ -10,8 +13,7 @@ static inline Lanes silu_mul(Lanes gate, Lanes up) {
 
 template <class T>
 static void silu_mul(const T* gate_up, T* y, int64_t tokens, int64_t inner, int64_t threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (tokens * inner > 1 << 14)
-  for (int64_t t = 0; t < tokens; ++t) {
+  parallel(threads, tokens, kPieceRows, [&](int64_t t) {
     const T* gate = gate_up + t * 2 * inner;
     const T* up = gate + inner;
     T* out = y + t * inner;
@@ -22,7 +24,7 @@ static void silu_mul(const T* gate_up, T* y, int64_t tokens, int64_t inner, int6
       store_first(out + i, inner - i,
                   silu_mul(load_first(gate + i, inner - i, 0.0f),
                            load_first(up + i, inner - i, 0.0f)));
-  }
+  });
 }
 
 }  // namespace octavo

@@ -62,8 +62,8 @@ async def _whole(plan: Plan, running: Running, send: Send) -> None:
         raise running.error
     if not tally.complete:
         raise OctavoError(ENGINE_FAILURE)
-    body = msgspec.json.encode(whole_answer(plan, tally))
     metrics = tally.metrics()
+    body = msgspec.json.encode(whole_answer(plan, tally, metrics))
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

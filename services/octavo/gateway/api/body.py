@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -70,23 +71,24 @@ def parse_object(data: bytes) -> JsonObject:
     return value
 
 
+MAX_CONTAINERS: Final = 2**18
+"""Arrays and objects in one body: 256 for each prompt, and 20 ms of looking at their brackets."""
+
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
-_NO_BRACKETS: Final = bytes(b for b in range(256) if b not in b"[]{}")
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS: Final = bytes(b for b in range(256) if b not in _STEPS)
 
 
 def check_depth(data: bytes) -> None:
     """Raises NESTED_TOO_DEEP for JSON that is nested too deep for any recursive parser.
 
-    Each round removes the innermost brackets, so there are as many rounds as levels. A remainder
-    without pairs is unbalanced, which is the parser's business unless it is deep as well.
+    Strings are taken out first; what is unbalanced is the parser's business unless it is deep.
     """
     if data.count(b"[") + data.count(b"{") <= MAX_JSON_DEPTH:
         return
-    rest = _STRING.sub(b"", data).translate(_BRACKETS, _NO_BRACKETS)
-    for _ in range(MAX_JSON_DEPTH):
-        if b"[]" not in rest:
-            break
-        rest = rest.replace(b"[]", b"")
-    if b"[]" in rest or rest.count(b"[") > MAX_JSON_DEPTH:
+    brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
+    if len(brackets) > 2 * MAX_CONTAINERS:
+        reason = f"it has more than {MAX_CONTAINERS} arrays and objects"
+        raise OctavoError(INVALID_JSON, reason=reason)
+    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > MAX_JSON_DEPTH:
         raise OctavoError(NESTED_TOO_DEEP, limit=MAX_JSON_DEPTH)

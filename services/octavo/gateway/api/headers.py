@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ EXPOSED: Final = (
 """What a page of another origin may read."""
 
 MAX_LABEL_CHARS: Final = 128
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
+"""Names come from the body: what is no name must not reach a header."""
 
 
 def header(scope: Scope, name: bytes) -> str:
@@ -82,4 +86,5 @@ def timing_header(milliseconds: Mapping[str, float]) -> tuple[bytes, bytes]:
 
 def ignored_header(ignored: Iterable[str]) -> tuple[bytes, bytes]:
     """Returns the names of parameters that had no effect."""
-    return (b"x-octavo-ignored", ",".join(ignored).encode("ascii", "replace"))
+    safe = (_UNSAFE.sub("?", name) for name in ignored)
+    return (b"x-octavo-ignored", ",".join(safe).encode())

@@ -54,9 +54,10 @@ class Running:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for task in self._tasks:
+        unfinished = [task for task in self._tasks if not task.done()]
+        for task in unfinished:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*unfinished, return_exceptions=True)
 
     @property
     def ended(self) -> bool:

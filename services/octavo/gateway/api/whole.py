@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
 
@@ -12,7 +13,7 @@ from octavo.gateway.api.tally import Choice, Tally
 OBJECTS: Final = {"chat": "chat.completion", "completions": "text_completion"}
 
 
-def whole_answer(plan: Plan, tally: Tally) -> dict[str, object]:
+def whole_answer(plan: Plan, tally: Tally, metrics: Mapping[str, float]) -> dict[str, object]:
     """Returns the body of an answer that is complete."""
     make = _chat_choice if plan.endpoint == "chat" else _text_choice
     answer: dict[str, object] = {
@@ -23,7 +24,7 @@ def whole_answer(plan: Plan, tally: Tally) -> dict[str, object]:
         "system_fingerprint": plan.model.card.numerics_id,
         "choices": [make(plan, tally, choice) for choice in tally.choices],
         "usage": tally.usage(),
-        "metrics": tally.metrics(),
+        "metrics": metrics,
     }
     if plan.endpoint == "chat":
         answer.update(_prompt_parts(plan, tally, 0))

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from tests.gateway.api.scripted import World, made_model
+
+
+def test_the_clients_read_timeout_is_the_deadline_of_an_answer_in_one_piece() -> None:
+    world = World()
+    header = {"x-stainless-read-timeout": "2.5"}
+    world.chat(headers=header)
+    assert world.request.remaining_ms == 2500
+    world.chat(headers=header, stream=True)
+    assert world.request.remaining_ms == 0
+    for odd in ("", "soon", "nan", "-1", "1e12"):
+        world.chat(headers={"x-stainless-read-timeout": odd})
+        assert world.request.remaining_ms == 0
+
+
+def test_the_trace_context_is_passed_on() -> None:
+    world = World()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    world.chat(headers={"traceparent": parent})
+    assert world.dispatcher.calls[0].traceparent == parent
+
+
+def test_an_unknown_model_is_told_what_is_served() -> None:
+    response = World().chat(model="gpt-4")
+    assert (response.status, response.error["code"]) == (404, "model_not_found")
+    assert "smollm2" in response.error["message"]
+
+
+def test_without_a_model_the_only_one_is_meant() -> None:
+    world = World()
+    assert world.chat(model="").json["model"] == "smollm2"
+    assert world.chat(model=None).status == 200
+    two = World(models=[made_model(), made_model("other", identity=b"o" * 16)])
+    assert two.chat(model="").status == 404
