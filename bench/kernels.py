@@ -6,12 +6,8 @@ Prints the best of the repeats, which on a busy machine is the only number that 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "kernels")]
 
 import torch
 

@@ -11,6 +11,7 @@ from tests.engine.random_checkpoint import VOCAB, random_checkpoint
 from octavo.engine.batch import Logprobs, Row, Sampled, SampleSpec, StepInput, StepOutput
 from octavo.engine.model_runner import ModelRunner
 from octavo.engine.request import Request, RequestId, SamplingParams, StopParams
+from octavo.kernels import native
 from octavo.v1.block_hash import BlockHash
 
 BLOCK = 16
@@ -219,3 +220,14 @@ def test_sizes_and_names() -> None:
     assert "bfloat16" in runner.numerics_id
     assert torch.__version__ in runner.numerics_id
     assert runner.numerics_id != make_runner(torch.float32).numerics_id
+
+
+def test_without_a_compiler_the_model_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = request(1, prompt(1, 40))
+    expected = run(make_runner(torch.float32), row(of, blocks(1, 40))).sampled[of.id]
+    monkeypatch.setattr(native, "library", lambda: None)
+    runner = make_runner(torch.float32)
+    sampled = run(runner, row(of, blocks(1, 40))).sampled[of.id]
+    assert runner.numerics_id.startswith("reference")
+    assert sampled.token_ids == expected.token_ids
+    assert sampled.logprobs[0].logprobs == pytest.approx(expected.logprobs[0].logprobs, abs=1e-3)

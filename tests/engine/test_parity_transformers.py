@@ -34,6 +34,8 @@ from octavo.engine.request import Request, RequestId, SamplingParams, StopParams
 from octavo.engine.scheduler import Scheduler, SchedulerConfig
 from octavo.v1.block_hash import hash_root
 
+pytestmark = pytest.mark.timeout(900)  # 80 s on two quiet cores, several times that on busy ones
+
 BLOCK = 16
 NUM_BLOCKS = 640
 LENGTHS = [

@@ -4,7 +4,8 @@ import pytest
 import torch
 from tests.kernels.tensors import DTYPES, assert_close, random
 
-from octavo.kernels.linear import Backend, PackedLinear
+from octavo.kernels import native
+from octavo.kernels.linear import Backend, PackedLinear, choose_backend
 
 # (outputs, inputs): SmolLM2's, then odd ones
 SHAPES = [(960, 576), (3072, 576), (576, 1536), (33, 51), (1000, 16), (65, 1)]
@@ -35,6 +36,33 @@ def test_bfloat16_can_give_float32(backend: Backend) -> None:
     exact = x.double() @ weight.double().T
     assert y.dtype == torch.float32
     assert (y - exact).abs().max() < (1e-4 if backend == "native" else 0.3)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    linear = PackedLinear(random(960, 576, dtype=torch.bfloat16), backend="native")
+    x = random(100, 576, dtype=torch.bfloat16, seed=1)
+    expected = linear(x)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3, 8) * 5:
+            torch.set_num_threads(threads)
+            assert torch.equal(linear(x), expected), threads
+            assert torch.equal(linear(x[7:8]), expected[7:8]), threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_matrix_units_take_onednn_except_for_float32_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = random(64, 64, dtype=torch.bfloat16)
+    assert choose_backend(weight, torch.bfloat16) == "native"
+    monkeypatch.setattr(native, "isa", lambda: "amxbf16")
+    assert choose_backend(weight, torch.bfloat16) == "onednn"
+    assert choose_backend(weight, torch.float32) == "native"
+    assert choose_backend(weight.float(), torch.float32) == "native"
+    monkeypatch.setattr(native, "library", lambda: None)
+    assert choose_backend(weight, torch.float32) == "onednn"
 
 
 def test_nan_stays_in_its_row() -> None:
