@@ -56,6 +56,7 @@ class Engine:
         long_prefill_tokens: int = 32,
         prefix_caching: bool = True,
         max_queued_requests: int = 1000,
+        step_target_s: float = 0.0,
         runner: FakeRunner | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -94,6 +95,7 @@ class Engine:
             clock=clock or (lambda: next(ticks) * 1e-3),
             draw_seed=lambda: next(seeds),
             metrics=EngineMetrics(CollectorRegistry(), "fake"),
+            step_target_s=step_target_s,
         )
         self.deltas: dict[Ticket, list[engine_pb2.Delta]] = {}
 

@@ -315,6 +315,28 @@ def test_deadlines_end_waiting_and_running_requests_with_their_own_error() -> No
     engine.assert_idle()
 
 
+def test_long_prompts_are_cut_by_the_time_that_a_step_may_take() -> None:
+    """A slow machine must not go silent for the length of a prompt."""
+    now = [0.0]
+
+    def compute(step: StepInput) -> None:
+        now[0] += 0.01 * step.num_tokens
+
+    engine = Engine(
+        runner=FakeRunner(before=compute),
+        clock=lambda: now[0],
+        max_batched_tokens=512,
+        long_prefill_tokens=512,
+        step_target_s=0.5,
+    )
+    first = engine.submit(generate(prompt_of(400), seed=1, max_tokens=3))
+    engine.run()
+    assert engine.ids(first) == expected_output(prompt_of(400), 1, 3)
+    lengths = [s.num_tokens for s in engine.runner.steps]
+    assert lengths[0] == 128
+    assert max(lengths[1:]) <= 100
+
+
 def test_unknown_model_is_refused_with_the_served_names() -> None:
     with pytest.raises(OctavoError, match="fake"):
         Engine().submit(generate(PROMPT, model="other"))

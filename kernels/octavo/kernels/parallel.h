@@ -28,7 +28,7 @@ class Workers {
 
   void run(int64_t threads, int64_t items, Call call, const void* work) {
     std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
-    if (threads <= 1 || items <= 1 || items >= kItems || !turn.owns_lock()) {
+    if (threads <= 1 || items <= 1 || items >= static_cast<int64_t>(kItems) || !turn.owns_lock()) {
       for (int64_t i = 0; i < items; ++i) call(work, i);
       return;
     }

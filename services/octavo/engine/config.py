@@ -56,6 +56,13 @@ class EngineConfig:
         minimum=16,
         maximum=65536,
     )
+    step_target_s: float = setting(
+        0.25,
+        "Time that the prompt chunks of a step may take, as measured; cuts max_batched_tokens on "
+        "slow machines so that neighbours' tokens keep flowing. 0 bounds tokens only.",
+        unit="s",
+        minimum=0,
+    )
     long_prefill_tokens: int = setting(
         256, "Largest prompt chunk of one request while others run.", unit="tokens", minimum=16
     )

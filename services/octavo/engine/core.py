@@ -82,6 +82,7 @@ class EngineCore:
         clock: monotonic seconds.
         draw_seed: gives a seed for requests without one.
         metrics: where counts go.
+        step_target_s: time that the prompt chunks of a step may take; zero bounds tokens only.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class EngineCore:
         clock: Callable[[], float],
         draw_seed: Callable[[], int],
         metrics: EngineMetrics,
+        step_target_s: float = 0.0,
     ) -> None:
         self.scheduler = scheduler
         self.model = model
@@ -104,6 +106,7 @@ class EngineCore:
         self._new_detokenizer = new_detokenizer
         self._clock = clock
         self._draw_seed = draw_seed
+        self._step_target_s = step_target_s
         self._ids = itertools.count(1)
         self._owner: dict[RequestId, tuple[Ticket, Choice]] = {}
 
@@ -158,7 +161,9 @@ class EngineCore:
             )
             limit_ms = round(1e3 * ((end or now) - request.arrival))
             self._fail(request, OctavoError(kind, limit_ms=limit_ms), result)
-        step = self.scheduler.schedule(now)
+        target = self._step_target_s
+        most = self.cost.step_tokens(target) if target else None
+        step = self.scheduler.schedule(now, most)
         for request, error in self.scheduler.drain_rejected():
             self._fail(request, error, result)
         if step is None:

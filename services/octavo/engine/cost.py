@@ -7,6 +7,11 @@ from dataclasses import dataclass
 _WEIGHT = 0.1
 """Of a new observation in the moving average: the last twenty or so steps count."""
 
+_FIRST_TOKENS = 128
+"""A first step that takes some seconds on the slowest machine that would be used."""
+_LEAST_TOKENS = 32
+"""Smaller chunks waste the weights that each step reads."""
+
 
 @dataclass(slots=True)
 class CostModel:
@@ -14,6 +19,16 @@ class CostModel:
 
     prefill_us_per_token: float = 0.0
     decode_us_per_step: float = 0.0
+
+    def step_tokens(self, target_s: float) -> int:
+        """Returns the tokens whose computation takes about `target_s`.
+
+        A step is the grain of everything: of the gap between a neighbour's tokens, of an abort, of
+        the heartbeat. So its length is bounded in time, not only in tokens.
+        """
+        if self.prefill_us_per_token == 0.0:
+            return _FIRST_TOKENS
+        return max(int(target_s * 1e6 / self.prefill_us_per_token), _LEAST_TOKENS)
 
     def observe(self, *, prefill_tokens: int, rows: int, seconds: float) -> None:
         """Learns from one step.

@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 FEATURE_RESUME = 1
 FEATURE_STATE_EVENTS = 2
+_PROGRESS_S = 1.0
 _SCHEMA = b"octavo.kv.1"
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -115,10 +116,27 @@ class Loading:
         return value
 
     def _open(self) -> tuple[Checkpoint, str]:
-        path = resolve(self._config.model, self._config.revision)
+        path = resolve(
+            self._config.model, self._config.revision, progress=self._download_progress()
+        )
         checkpoint = open_checkpoint(path)
         text = f"{checkpoint.model_id} · {checkpoint.config.architecture}"
         return checkpoint, f"{text} · {checkpoint.num_bytes / 1e6:,.0f} MB"
+
+    def _download_progress(self) -> Callable[[int, int], None]:
+        began = last = self._env.now()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal last
+            now = self._env.now()
+            if now - last >= _PROGRESS_S:
+                last = now
+                rate = done / max(now - began, 1e-3)
+                eta = f" · {(total - done) / rate:,.0f} s left" if rate else ""
+                text = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB · {rate / 1e6:,.1f} MB/s{eta}"
+                self._report("model", text, seconds=now - began, done=False)
+
+        return progress
 
     def _pack(self, checkpoint: Checkpoint) -> tuple[ModelRunner, str]:
         runner = ModelRunner(
@@ -233,6 +251,7 @@ class Loading:
             clock=self._env.now,
             draw_seed=lambda: rng.getrandbits(63),
             metrics=self._make_metrics(card.model),
+            step_target_s=config.step_target_s,
         )
 
 

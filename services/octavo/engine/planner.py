@@ -63,9 +63,10 @@ class Planner:
         self._cache = cache
         self._roster = roster
 
-    def plan(self, now: float) -> StepInput | None:
-        """Returns the next step; None when nothing can run."""
-        plan = _Plan(now=now, budget=self._config.max_batched_tokens)
+    def plan(self, now: float, max_tokens: int | None = None) -> StepInput | None:
+        """Returns the next step, of at most `max_tokens`; None when nothing can run."""
+        most = self._config.max_batched_tokens
+        plan = _Plan(now=now, budget=most if max_tokens is None else min(max_tokens, most))
         while self._roster.suspects and not plan.rows:
             self._plan_suspect(plan)
         if not plan.rows:

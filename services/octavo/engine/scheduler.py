@@ -119,11 +119,16 @@ class Scheduler:
         self._next_expiry = min(map(_expiry, requests), default=inf)
         return [r for r in requests if _expiry(r) <= now and not self._roster.is_unforked(r)]
 
-    def schedule(self, now: float) -> StepInput | None:
-        """Plans the next step; None when nothing can run. `drain_rejected` comes after it."""
+    def schedule(self, now: float, max_tokens: int | None = None) -> StepInput | None:
+        """Plans the next step; None when nothing can run. `drain_rejected` comes after it.
+
+        Args:
+            now: monotonic seconds.
+            max_tokens: bound of this step's tokens, below the configured one.
+        """
         check(self._in_flight is None, "a step is in flight")
         self._now = now
-        self._in_flight = self._planner.plan(now)
+        self._in_flight = self._planner.plan(now, max_tokens)
         return self._in_flight
 
     def drain_rejected(self) -> list[tuple[Request, OctavoError]]:
