@@ -103,11 +103,13 @@ def test_after_a_preemption(kind: str) -> None:
     core = new_core(num_blocks=16)
     core.submit(ask(PROBE, "probe", kind), None)
     answer: Answer = []
+    urgent = ask(prompt(150, 3), "urgent", "greedy")
+    urgent.priority = -1
+    submitted = False
     while core.num_open:
-        if len(answer) == 4 and core.num_open == 1:
-            urgent = ask(prompt(150, 3), "urgent", "greedy")
-            urgent.priority = -1
+        if len(answer) == 4 and not submitted:
             core.submit(urgent, None)
+            submitted = True
         for _, delta in core.step().deltas:
             if delta.request_id == "probe":
                 for token, entry in zip(delta.token_ids, delta.logprobs, strict=True):
