@@ -1,4 +1,4 @@
-"""`python -m octavo.engine`: settings, listening from second 0, loading, serving, draining."""
+"""`python -m octavo.engine`: settings, then the process."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ import os
 import sys
 
 
-def _bound_spinning(environ: dict[str, str] | os._Environ[str]) -> None:
+def _bound_spinning() -> None:
     """Bounds OpenMP's spinning before torch is loaded, unless the user chose otherwise.
 
     A contended machine (a laptop, a pod with a CPU limit) otherwise runs several times slower: see
     docs/performance.md.
     """
-    if "OMP_WAIT_POLICY" not in environ:
-        environ.setdefault("GOMP_SPINCOUNT", "5000")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 
-def main(argv: list[str] | None = None) -> int:
+def main() -> int:
     """Runs an engine until it is told to stop; returns the exit status."""
-    _bound_spinning(os.environ)
+    _bound_spinning()
+    # gRPC's own lines are no events of ours; it reads the variable when it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from octavo.engine.config import EngineConfig
-    from octavo.runtime.arguments import parse
+    from octavo.runtime import arguments
     from octavo.v1.errors import OctavoError
 
+    loaded = arguments.parse(EngineConfig, sys.argv[1:], os.environ, "python -m octavo.engine")
     try:
-        loaded = parse(
-            EngineConfig, sys.argv[1:] if argv is None else argv, os.environ, "octavo engine"
-        )
-        from octavo.engine.process import serve
+        from octavo.engine import process
 
-        return serve(loaded.value, os.environ)
+        return process.serve(loaded.value, os.environ)
     except OctavoError as error:
-        print(f"{error}\n  help: {error.help}", file=sys.stderr)  # noqa: T201
-        return error.kind.exit_code
+        return arguments.complain(error)
 
 
 if __name__ == "__main__":

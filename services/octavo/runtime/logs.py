@@ -100,6 +100,7 @@ def _adopt_libraries(threshold: int) -> None:
         logger.handlers.clear()
         logger.propagate = True
     access = logging.getLogger("uvicorn.access")
+    access.setLevel(logging.NOTSET)
     access.filters.clear()
     access.addFilter(_QuietProbes(threshold))
     # Their informative lines tell of inner life that nobody here can use.

@@ -1,0 +1,173 @@
+"""One gateway process: wiring, server, signals.
+
+Listens at once; engines are connected behind it. SIGTERM or SIGINT ends it gracefully: no new
+connections, unready, running answers finish within drain_s, then they are cut off. A second signal
+ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import gc
+import math
+import os
+import signal
+import socket
+import sys
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+
+import structlog
+import uvicorn
+import uvloop
+from prometheus_client import REGISTRY
+
+from octavo.gateway.app import build_app
+from octavo.gateway.config import GatewayConfig
+from octavo.gateway.dispatch import Dispatcher
+from octavo.gateway.fleet import Fleet
+from octavo.gateway.grpc_link import GrpcLink
+from octavo.gateway.metrics import GatewayMetrics
+from octavo.gateway.model_card import ModelLoader
+from octavo.gateway.records import Records
+from octavo.gateway.redis_store import RedisStore
+from octavo.gateway.replica import Replica
+from octavo.runtime import logs, telemetry
+from octavo.runtime.env import SystemEnv
+from octavo.v1.errors import PORT_IN_USE, OctavoError
+
+log = structlog.get_logger("octavo.gateway")
+
+KEEP_ALIVE_S = 75
+"""Longer than the 60 s after which common proxies give an idle connection up."""
+
+FLUSH_S = 2.0
+"""How long the last records may take at the end."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but the first signal drains and the second ends the process at once."""
+
+    def __init__(self, config: uvicorn.Config, fleet: Fleet) -> None:
+        super().__init__(config)
+        self._fleet = fleet
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Takes both signals and, unlike uvicorn, does not raise them again at the end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.handle_exit)
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Begins the drain; the second time exits."""
+        if self._fleet.draining:
+            os._exit(128 + sig)
+        self._fleet.drain()
+        self.should_exit = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """A gateway, wired but not running."""
+
+    server: _Server
+    fleet: Fleet
+    dispatcher: Dispatcher
+    records: Records
+    store: RedisStore | None
+
+
+def _wire(config: GatewayConfig) -> _Parts:
+    env = SystemEnv()
+    metrics = GatewayMetrics(REGISTRY)
+    loader = ModelLoader(env)
+    fleet = Fleet(
+        [
+            Replica(address, GrpcLink(address), loader=loader, metrics=metrics, env=env)
+            for address in config.engines
+        ]
+    )
+    store = RedisStore(config.redis) if config.redis else None
+    records = Records(store, metrics=metrics, ttl_s=config.record_ttl_s)
+    dispatcher = Dispatcher(
+        fleet=fleet, records=records, metrics=metrics, env=env, tracer=telemetry.tracer()
+    )
+    metrics.observe_engines(fleet.states)
+    metrics.observe("requests_in_flight", "Requests that run.", lambda: dispatcher.num_open)
+    metrics.observe("records_waiting", "Records the store lacks.", lambda: records.num_waiting)
+    if store is not None:
+        metrics.observe("store_away", "1 while the store fails.", lambda: store.breaker.is_open)
+    app = build_app(config=config, fleet=fleet, dispatcher=dispatcher, records=records, env=env)
+    settings = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(config.drain_s),
+    )
+    return _Parts(
+        server=_Server(settings, fleet),
+        fleet=fleet,
+        dispatcher=dispatcher,
+        records=records,
+        store=store,
+    )
+
+
+async def serve(config: GatewayConfig, listener: socket.socket) -> None:
+    """Runs a gateway until it is told to end."""
+    parts = _wire(config)
+    # What exists now stays for good; later collections need not look at it again.
+    gc.collect()
+    gc.freeze()
+    host, port = listener.getsockname()[:2]
+    log.info("gateway_listening", url=f"http://{host}:{port}", engines=list(config.engines))
+    tasks = [
+        asyncio.create_task(parts.server.serve(sockets=[listener])),
+        asyncio.create_task(parts.fleet.run()),
+        asyncio.create_task(parts.records.run()),
+    ]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
+        # Only the server ends by itself: when another one does, this raises, and the process ends.
+        for task in done:
+            task.result()
+    finally:
+        parts.dispatcher.abort()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await parts.records.flush(FLUSH_S)
+        if parts.store is not None:
+            await parts.store.close()
+        log.info("gateway_stopped")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Opens the listening socket; raises PORT_IN_USE."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise OctavoError(PORT_IN_USE, port=port, host=host) from error
+
+
+def run(config: GatewayConfig, environ: Mapping[str, str]) -> None:
+    """Serves until a signal ends it; raises OctavoError when it cannot start."""
+    logs.configure(
+        json=config.log_json, level=config.log_level, service="octavo-gateway", stream=sys.stderr
+    )
+    end_telemetry = telemetry.configure("octavo-gateway", environ)
+    listener = listen(config.host, config.port)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, listener))
+    end_telemetry()
