@@ -28,18 +28,21 @@ class Workers {
 
   void run(int64_t threads, int64_t items, Call call, const void* work) {
     std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
-    if (threads <= 1 || items <= 1 || items >= static_cast<int64_t>(kItems) || !turn.owns_lock()) {
+    if (threads <= 1 || items <= 1 || items >= static_cast<int64_t>(kClosed) || !turn.owns_lock()) {
       for (int64_t i = 0; i < items; ++i) call(work, i);
       return;
     }
     start(threads - 1);
-    // The fields may change: every item of the job before is done, so no claim on it succeeds.
-    call_.store(call, std::memory_order_relaxed);
-    work_.store(work, std::memory_order_relaxed);
-    items_.store(items, std::memory_order_relaxed);
-    helpers_.store(threads - 1, std::memory_order_relaxed);
-    done_.store(0, std::memory_order_relaxed);
-    uint64_t job = (claims_.load(std::memory_order_relaxed) / kItems + 1) * kItems;
+    // Every item of the job before is done, but a worker that was not run for a while may be about
+    // to look for another: it must not find one when items_ grows. So that job is closed first.
+    uint64_t before = claims_.load(std::memory_order_relaxed) / kItems * kItems;
+    claims_.store(before + kClosed);
+    call_.store(call, std::memory_order_release);
+    work_.store(work, std::memory_order_release);
+    items_.store(items, std::memory_order_release);
+    helpers_.store(threads - 1, std::memory_order_release);
+    done_.store(0, std::memory_order_release);
+    uint64_t job = before + kItems;
     claims_.store(job);
     if (sleepers_.load() > 0) {
       { std::lock_guard<std::mutex> lock(sleep_); }
@@ -60,6 +63,7 @@ class Workers {
   }
 
   static constexpr uint64_t kItems = uint64_t{1} << 32;
+  static constexpr uint64_t kClosed = kItems - 1;  // no job has so many items
   static constexpr int kMaxWorkers = 256;
   // Longer than the gap between two kernels of a layer, shorter than a time slice.
   static constexpr auto kSpin = std::chrono::microseconds(50);
@@ -85,14 +89,15 @@ class Workers {
   }
 
   // Claims items while the job is on. A claim that succeeds proves that the fields read before it
-  // belong to the job, because they only change when all of its items are done.
+  // belong to the job: they are changed after it was closed, and whoever reads a changed field
+  // (acquire) cannot make a claim on what claims_ was before (release).
   void take_items(uint64_t job) {
     for (;;) {
       uint64_t claim = claims_.load(std::memory_order_acquire);
       if (claim / kItems != job / kItems) return;
-      Call call = call_.load(std::memory_order_relaxed);
-      const void* work = work_.load(std::memory_order_relaxed);
-      if (static_cast<int64_t>(claim % kItems) >= items_.load(std::memory_order_relaxed)) return;
+      Call call = call_.load(std::memory_order_acquire);
+      const void* work = work_.load(std::memory_order_acquire);
+      if (static_cast<int64_t>(claim % kItems) >= items_.load(std::memory_order_acquire)) return;
       if (!claims_.compare_exchange_weak(claim, claim + 1, std::memory_order_acq_rel)) continue;
       call(work, static_cast<int64_t>(claim % kItems));
       done_.fetch_add(1, std::memory_order_acq_rel);
@@ -111,7 +116,7 @@ class Workers {
       });
       uint64_t job = claims_.load(std::memory_order_acquire) / kItems * kItems;
       seen = job / kItems;
-      if (index < helpers_.load(std::memory_order_relaxed)) take_items(job);
+      if (index < helpers_.load(std::memory_order_acquire)) take_items(job);
     }
   }
 

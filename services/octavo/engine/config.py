@@ -84,7 +84,7 @@ class EngineConfig:
     )
     threads: int = setting(
         0,
-        "OpenMP threads; 0 takes the cores that affinity and cgroup allow.",
+        "Threads of a step; 0 takes the cores that affinity and cgroup allow.",
         minimum=0,
         maximum=1024,
     )

@@ -49,6 +49,8 @@ class Choice:
     detokenizer: Detokenizer
     tells_prompt: bool
     """Whether the entry of the first prompt position, which nothing predicts, is still due."""
+    last_token: float = 0.0
+    """Monotonic seconds of its latest token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -235,10 +237,11 @@ class EngineCore:
         delta = deltas.new(ticket.proto, choice.index, position=len(request.output_ids))
         if request.first_token is None:
             request.first_token = now
-            self.metrics.observe_first_token(request, now)
-        elif ticket.last_token:
-            self.metrics.observe_gap(now - ticket.last_token)
-        ticket.last_token = now
+            if choice.index == 0:  # the one that computed the prompt
+                self.metrics.observe_first_token(request, now)
+        elif choice.last_token:
+            self.metrics.observe_gap(now - choice.last_token)
+        choice.last_token = ticket.last_token = now
         reason: FinishReason | None = None
         for token, logprobs in itertools.zip_longest(sampled.token_ids, sampled.logprobs):
             reason = self._append(choice, token, delta)

@@ -75,8 +75,8 @@ class EngineShell:
         """Hands out what one turn of the stepper had to tell."""
         self.remaining = bundle.remaining
         for sink, proto in bundle.accepted:
-            self._spans.begin(sink, proto)
             if (live := self._sinks.get(sink)) is not None:
+                self._spans.begin(sink, proto)
                 live.accepted(proto)
         for sink, proto, error in bundle.refused:
             if (live := self._sinks.get(sink)) is not None:
