@@ -40,7 +40,8 @@ class FakeRunner:
 
     Args:
         before: called with each step; may raise to fail it.
-        poison: rows for which it returns True give logits that are not finite.
+        poison: choices for which it returns True have logits that are not finite.
+        mask: choices for which it returns True have no token left to choose.
         token: the fake model.
     """
 
@@ -49,12 +50,14 @@ class FakeRunner:
         *,
         before: Callable[[StepInput], None] = lambda _: None,
         poison: Callable[[Request], bool] = lambda _: False,
+        mask: Callable[[Request], bool] = lambda _: False,
         token: Callable[..., int] = next_token,
     ) -> None:
         self.pool: dict[int, list[int | None]] = {}
         self.steps: list[StepInput] = []
         self._before = before
         self._poison = poison
+        self._mask = mask
         self._token = token
 
     def run(self, step: StepInput) -> StepOutput:
@@ -83,6 +86,8 @@ class FakeRunner:
 
     def _sample(self, request: Request, ids: list[int]) -> Sampled:
         if self._poison(request):
+            return Sampled(token_ids=(), finite=False)
+        if self._mask(request):
             return Sampled(token_ids=())
         token = self._token(ids, request.sampling.seed)
         logprobs = (one_logprob(token),) if request.sampling.logprobs is not None else ()

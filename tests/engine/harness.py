@@ -187,14 +187,13 @@ class InlineShell:
         tokenizer = Tokenizer.from_json(byte_tokenizer_json())
         template = ChatTemplate(TEMPLATE, bos_token="<|begin|>", eos_token="<|end|>")
         self.card = engine_pb2.ModelCard(epoch=42, model="fake", served_names=["fake"])
-        self.shell.attach(
-            Loaded(
-                card=self.card,
-                files=(("tokenizer.json", byte_tokenizer_json()),),
-                encoder=PromptEncoder(tokenizer, template, None),
-                put=self.stepper.put,
-            )
+        self.loaded = Loaded(
+            card=self.card,
+            files=(("tokenizer.json", byte_tokenizer_json()),),
+            encoder=PromptEncoder(tokenizer, template, None),
+            put=self.stepper.put,
         )
+        self.shell.attach(self.loaded)
         self._turning = asyncio.create_task(self._turn())
 
     async def _turn(self) -> None:

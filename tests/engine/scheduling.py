@@ -47,7 +47,6 @@ def make_request(
             arrival=float(id) if arrival is None else arrival,
             hash_root=root,
             priority=priority,
-            n=n,
             prompt_logprobs=prompt_logprobs,
             score_only=score_only,
             deadline=deadline,

@@ -196,6 +196,33 @@ def test_logits_that_are_not_finite_fail_one_request_and_publish_none_of_its_blo
     engine.assert_idle()
 
 
+def test_a_request_that_leaves_no_token_fails_alone_and_keeps_the_shared_prefix() -> None:
+    """An empty mask is the caller's fault: nobody else's cache may suffer from it."""
+    masked = FakeRunner(mask=lambda r: r.sampling.seed == 13)
+    engine = Engine(runner=masked)
+    first = engine.submit(generate(prompt_of(50), seed=1, max_tokens=2))
+    engine.run()
+    bad = engine.submit(generate(prompt_of(50), seed=13, max_tokens=2))
+    engine.run()
+    error = engine.last(bad).error
+    assert (CATALOGUE[error.code].status, error.param) == (400, "allowed_token_ids")
+    again = engine.submit(generate(prompt_of(50), seed=1, max_tokens=2))
+    engine.run()
+    assert engine.last(again).usage.cached_tokens == 48
+    assert engine.ids(again) == engine.ids(first)
+
+
+def test_every_running_choice_gets_its_token_however_small_the_step() -> None:
+    """Semantics 27 with more choices than tokens in a step."""
+    engine = Engine(num_blocks=200, max_num_seqs=24, max_batched_tokens=16)
+    ticket = engine.submit(generate(prompt_of(5), n=24, seed=1, max_tokens=200, ignore_eos=True))
+    for _ in range(30):
+        engine.step()
+    lengths = {len(engine.ids(ticket, i)) for i in range(24)}
+    assert max(lengths) - min(lengths) <= 1
+    engine.core.abort(ticket)
+
+
 def test_abort_frees_blocks_at_once_and_leaves_full_blocks_hittable() -> None:
     """Semantics 61."""
     engine = Engine()

@@ -49,7 +49,6 @@ def test_choices_get_consecutive_seeds_and_the_first_carries_the_rest() -> None:
     choices = build(generate([1, 2], n=3, seed=40))
     assert [c.sampling.seed for c in choices] == [40, 41, 42]
     assert choices[0].siblings == choices[1:]
-    assert [c.n for c in choices] == [3, 1, 1]
 
 
 def test_a_seed_is_drawn_when_none_is_given() -> None:
@@ -94,3 +93,22 @@ def test_a_resume_that_is_complete_already_is_refused() -> None:
 def test_another_model_is_refused() -> None:
     with pytest.raises(OctavoError, match="served: m"):
         build(generate([1], model="x"))
+
+
+def test_the_prompt_is_scored_for_the_first_choice_only() -> None:
+    choices = build(generate([1, 2], n=3, prompt_logprobs=2))
+    assert [c.prompt_logprobs for c in choices] == [2, None, None]
+
+
+def test_a_bias_given_twice_counts_once() -> None:
+    proto = generate([1])
+    for _ in range(5):
+        proto.sampling.logit_bias.add(token_id=3, bias=90.0)
+    assert build(proto)[0].sampling.logit_bias == ((3, 90.0),)
+
+
+def test_scoring_and_resuming_exclude_each_other() -> None:
+    proto = generate([1, 2], score_only=True)
+    proto.resume.output_ids.extend([3] * 5000)
+    with pytest.raises(OctavoError, match="resume"):
+        build(proto)

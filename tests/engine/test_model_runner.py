@@ -231,3 +231,34 @@ def test_without_a_compiler_the_model_computes_the_same(monkeypatch: pytest.Monk
     assert runner.numerics_id.startswith("reference")
     assert sampled.token_ids == expected.token_ids
     assert sampled.logprobs[0].logprobs == pytest.approx(expected.logprobs[0].logprobs, abs=1e-3)
+
+
+def test_warm_up_stays_within_the_rotary_table_and_scores_one_row() -> None:
+    """A budget beyond the model's positions must not read past the table."""
+    runner = ModelRunner(
+        random_checkpoint("Llama", max_position_embeddings=64),
+        dtype=torch.float32,
+        block_tokens=16,
+        max_batched_tokens=3000,
+    )
+    runner.allocate(8)
+    runner.warm_up()
+
+
+def test_a_step_beyond_table_or_pool_is_refused_before_the_kernels_see_it() -> None:
+    runner = ModelRunner(
+        random_checkpoint("Llama"), dtype=torch.float32, block_tokens=16, max_batched_tokens=64
+    )
+    runner.allocate(4)
+    request = Request(
+        id=RequestId(1),
+        prompt_ids=(1, 2),
+        sampling=SamplingParams(),
+        stop=StopParams(max_tokens=1),
+        arrival=0.0,
+        hash_root=BlockHash(b""),
+    )
+    for start, table in ((5000, tuple(range(1, 4)) * 200), (0, (4,))):
+        row = Row(request=request, start=start, token_ids=(1, 2), block_table=table)
+        with pytest.raises(ValueError, match="beyond"):
+            runner.run(StepInput(rows=(row,)))

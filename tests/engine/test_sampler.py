@@ -238,7 +238,7 @@ def test_a_broken_row_gets_nothing_and_harms_nobody(broken: float, params: Sampl
     logits[1, 40] = broken
     assert sample(logits, [request(params)] * 3) == [
         healthy[0],
-        Sampled(token_ids=()),
+        Sampled(token_ids=(), finite=False),
         healthy[2],
     ]
 

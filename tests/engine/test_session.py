@@ -10,8 +10,9 @@ import pytest
 from tests.engine.harness import Engine, InlineShell, generate
 from tests.fakes import expected_output
 
-from octavo.engine import session
+from octavo.engine import session, sinks
 from octavo.engine.spans import RequestSpans
+from octavo.engine.stepper import Bundle
 from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.errors import CATALOGUE, OctavoError
 
@@ -145,7 +146,7 @@ def test_a_gateway_that_does_not_read_loses_its_session_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Reliability 2.5: the step loop never waits for a reader."""
-    monkeypatch.setattr(session, "MAX_PENDING_DELTAS", 50)
+    monkeypatch.setattr(sinks, "MAX_PENDING_BYTES", 2000)
 
     async def check() -> None:
         inline = InlineShell()
@@ -154,6 +155,8 @@ def test_a_gateway_that_does_not_read_loses_its_session_only(
         slow.send(generate([1] * 20, max_tokens=400, request_id="slow"))
         other.send(generate([2] * 20, max_tokens=300, seed=1, request_id="other"))
         await until(lambda: other.finished("other"))
+        # The requests are ended although the writer of the session still waits.
+        assert inline.engine.core.num_open == 0
         slow.reading.set()
         await until(slow.ended.is_set)
         assert not slow.finished("slow")
@@ -267,7 +270,37 @@ def test_drain_aborts_what_outlives_its_grace() -> None:
         gateway.send(generate([1] * 20, request_id="endless"))
         await until(lambda: bool(gateway.accepted))
         assert [n async for n in inline.shell.drain(0.05)][-1] == 0
+        await until(lambda: gateway.finished("endless"))
+        assert gateway.deltas[-1].finish_reason == common_pb2.FINISH_REASON_ABORT
         inline.engine.assert_idle()
+
+    run(check)
+
+
+def test_a_drain_while_loading_is_not_forgotten() -> None:
+    async def check() -> None:
+        ready = InlineShell()
+        shell = session.EngineShell(epoch=42, spans=RequestSpans())
+        assert [n async for n in shell.drain(None)] == [0]
+        shell.feed.set_stage(engine_pb2.STAGE_WARMING)
+        assert not shell.attach(ready.loaded)
+        assert shell.feed.stage == engine_pb2.STAGE_DRAINING
+        with pytest.raises(OctavoError, match="shutting down"):
+            await anext(shell.generate(generate([1]), "id"))
+
+    run(check)
+
+
+def test_what_was_sent_before_a_drain_is_still_let_in() -> None:
+    async def check() -> None:
+        inline = InlineShell()
+        gateway = Gateway(inline.shell)
+        gateway.send(generate([1] * 20, max_tokens=9, seed=1, request_id="just"))
+        while not inline.stepper.num_queued:
+            await asyncio.sleep(0)
+        inline.shell.on_bundle(Bundle(step=1, oldest_runnable_ms=0, remaining=0))
+        assert [n async for n in inline.shell.drain(None)][-1] == 0
+        await until(lambda: gateway.finished("just"))
 
     run(check)
 

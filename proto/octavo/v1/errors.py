@@ -273,6 +273,15 @@ SLOW_CLIENT: Final = ErrorKind(
     message="the answer was read too slowly: {waiting} of at most {limit} bytes were waiting",
     help="read the stream as it comes",
 )
+RECORD_UNAVAILABLE: Final = ErrorKind(
+    code="OCT-2009",
+    name="record_unavailable",
+    status=503,
+    message="the store of request records does not answer: {reason}",
+    help="try again after the time in Retry-After",
+    type=_UNAVAILABLE,
+    exit_code=3,
+)
 REQUEST_FAILED: Final = ErrorKind(
     code="OCT-5001",
     name="request_failed",

@@ -21,6 +21,8 @@ MAX_STOP_TOKEN_IDS: Final = 256
 MAX_LOGIT_BIAS: Final = 1024
 MAX_BAD_WORDS: Final = 1024
 MAX_BAD_WORD_TOKENS: Final = 64
+CHAT_ROLES: Final = ("system", "user", "assistant", "tool")
+"""Roles that reach a template unguarded, so no others may."""
 MAX_SALT_CHARS: Final = 256
 MAX_REQUEST_ID_CHARS: Final = 128
 MAX_TEMPERATURE: Final = 2.0
@@ -28,6 +30,9 @@ MIN_TEMPERATURE: Final = 0.01
 """Smaller positive temperatures are raised to this; below GREEDY_TEMPERATURE is greedy."""
 GREEDY_TEMPERATURE: Final = 1e-5
 MAX_LOGIT_BIAS_VALUE: Final = 100.0
+MIN_REPETITION_PENALTY: Final = 1e-3
+MAX_REPETITION_PENALTY: Final = 1e3
+"""Beyond these a logit would leave the range of float32."""
 LOGPROB_FLOOR: Final = -9999.0
 """JSON has no minus infinity."""
 MAX_SEED: Final = 2**63 - 1

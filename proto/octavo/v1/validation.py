@@ -78,7 +78,12 @@ def validate_sampling(sampling: engine_pb2.Sampling, vocab_size: int) -> None:
         raise _refuse("top_k", "must be -1, 0 (both: all tokens) or positive")
     _check_range("min_p", sampling.min_p, 0.0, 1.0)
     if sampling.HasField("repetition_penalty"):
-        _check_range("repetition_penalty", sampling.repetition_penalty, 0.0, 1e6, open_low=True)
+        _check_range(
+            "repetition_penalty",
+            sampling.repetition_penalty,
+            limits.MIN_REPETITION_PENALTY,
+            limits.MAX_REPETITION_PENALTY,
+        )
     _check_range("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
     _check_range("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
     if sampling.HasField("seed") and sampling.seed > limits.MAX_SEED:
@@ -94,6 +99,7 @@ def validate_sampling(sampling: engine_pb2.Sampling, vocab_size: int) -> None:
             raise _refuse("bad_words", "an entry is empty")
         _check_count("bad_words", len(word.ids), limits.MAX_BAD_WORD_TOKENS)
         _check_ids("bad_words", word.ids, vocab_size)
+    _check_count("allowed_token_ids", len(sampling.allowed_token_ids), vocab_size)
     _check_ids("allowed_token_ids", sampling.allowed_token_ids, vocab_size)
 
 
@@ -135,6 +141,8 @@ def validate_request(request: engine_pb2.GenerateRequest, capacity: Capacity) ->
     if request.HasField("resume"):
         if choices_of(request) > 1:
             raise _refuse("resume", "continues one choice, so n must be 1")
+        if request.score_only:
+            raise _refuse("resume", "continues nothing when nothing is generated")
         _check_ids("resume", request.resume.output_ids, capacity.vocab_size)
 
 

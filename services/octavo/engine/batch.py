@@ -64,8 +64,10 @@ class Sampled:
     """What one SampleSpec got."""
 
     token_ids: tuple[int, ...]
-    """One id today; several with speculation. Empty: the logits were not finite."""
+    """One id today; several with speculation. Empty: nothing could be drawn."""
     logprobs: tuple[Logprobs, ...] = ()
+    finite: bool = True
+    """False: the logits were not finite, so nothing that led to them may be used again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from octavo.engine.scheduler import Scheduler
 from octavo.v1 import engine_pb2, limits
 from octavo.v1.errors import (
     DEADLINE_EXCEEDED,
+    INVALID_VALUE,
     QUEUE_TIMEOUT,
     REQUEST_FAILED,
     OctavoError,
@@ -143,11 +144,20 @@ class EngineCore:
             self._owner[choice.request.id] = (ticket, choice)
         return ticket
 
-    def abort(self, ticket: Ticket) -> None:
-        """Ends all choices of a ticket without a word; their blocks are free when it returns."""
+    def abort(self, ticket: Ticket) -> list[engine_pb2.Delta]:
+        """Ends all choices of a ticket; their blocks are free when it returns.
+
+        Returns:
+            Their last deltas, for callers that did not ask for it.
+        """
+        ends = []
         for choice in ticket.choices:
-            if not choice.request.is_finished:
-                self._finish(ticket, choice, FinishReason.ABORT)
+            request = choice.request
+            if not request.is_finished:
+                delta = deltas.new(ticket.proto, choice.index, position=len(request.output_ids))
+                self._finish(ticket, choice, FinishReason.ABORT, delta=delta)
+                ends.append(delta)
+        return ends
 
     def step(self) -> StepResult:
         """Runs one step; everything of it is published, or nothing."""
@@ -200,7 +210,7 @@ class EngineCore:
             spec.request.id
             for row in step.rows
             for spec in row.samples
-            if not output.sampled[spec.request.id].token_ids
+            if not output.sampled[spec.request.id].finite
         )
         now = self._clock()
         self.scheduler.commit(step, now=now, poisoned=poisoned)
@@ -213,6 +223,8 @@ class EngineCore:
                 sampled = output.sampled[spec.request.id]
                 if sampled.token_ids:
                     self._publish_tokens(spec.request, sampled, now, result)
+                elif sampled.finite:
+                    self._fail(spec.request, _nothing_left(), result)
                 else:
                     log.error("logits_not_finite", request=spec.request.id)
                     self._fail(spec.request, OctavoError(REQUEST_FAILED), result)
@@ -289,7 +301,6 @@ class EngineCore:
             if victim.id not in self._owner:
                 continue
             choice = self._owner[victim.id][1]
-            victim.error = error
             delta = deltas.new(ticket.proto, choice.index, position=len(victim.output_ids))
             delta.error.CopyFrom(error.to_proto())
             self._finish(ticket, choice, FinishReason.ERROR, delta=delta)
@@ -301,20 +312,18 @@ class EngineCore:
         choice: Choice,
         reason: FinishReason,
         *,
-        delta: engine_pb2.Delta | None = None,
+        delta: engine_pb2.Delta,
     ) -> None:
         request = choice.request
         request.finish_reason = reason
         self.scheduler.finish(request)
         del self._owner[request.id]
         ticket.open -= 1
-        if delta is not None:
-            delta.text += choice.detokenizer.flush()
-            deltas.finish(delta, request)
-            if ticket.open == 0:
-                requests = [c.request for c in ticket.choices]
-                delta.usage.CopyFrom(deltas.usage(requests, last_token=ticket.last_token))
+        delta.text += choice.detokenizer.flush()
+        deltas.finish(delta, request)
         if ticket.open == 0:
+            requests = [c.request for c in ticket.choices]
+            delta.usage.CopyFrom(deltas.usage(requests, last_token=ticket.last_token))
             self.metrics.observe_end(ticket.choices[0].request, self._clock())
         self.metrics.finished(reason)
 
@@ -334,3 +343,8 @@ class EngineCore:
     def oldest_runnable_ms(self) -> int:
         """Age of the oldest request that could have run."""
         return min(round(1e3 * self.scheduler.oldest_runnable(self._clock())), limits.MAX_MS)
+
+
+def _nothing_left() -> OctavoError:
+    reason = "with bad_words, min_tokens and logit_bias it leaves no token to choose"
+    return OctavoError(INVALID_VALUE, param="allowed_token_ids", reason=reason)

@@ -59,7 +59,9 @@ def build_requests(
         for i in range(choices_of(proto))
     ]
     first = choices[0]
-    first.n, first.siblings = len(choices), tuple(choices[1:])
+    first.siblings = tuple(choices[1:])
+    if proto.HasField("prompt_logprobs"):  # the prompt is told once, with choice 0
+        first.prompt_logprobs = proto.prompt_logprobs
     return tuple(choices)
 
 
@@ -88,7 +90,6 @@ def _choice(
         arrival=now,
         hash_root=root,
         priority=proto.priority,
-        prompt_logprobs=proto.prompt_logprobs if proto.HasField("prompt_logprobs") else None,
         score_only=proto.score_only,
         deadline=now + proto.remaining_ms / 1e3 if proto.remaining_ms else None,
         queue_deadline=now + proto.max_queue_ms / 1e3 if proto.max_queue_ms else None,
@@ -125,9 +126,11 @@ def _sampling_params(
         presence_penalty=s.presence_penalty,
         frequency_penalty=s.frequency_penalty,
         seed=seed,
-        logit_bias=tuple((b.token_id, min(max(b.bias, -bound), bound)) for b in s.logit_bias),
+        logit_bias=tuple(
+            {b.token_id: min(max(b.bias, -bound), bound) for b in s.logit_bias}.items()
+        ),
         bad_words=tuple(tuple(w.ids) for w in s.bad_words),
-        allowed_token_ids=tuple(s.allowed_token_ids),
+        allowed_token_ids=tuple(dict.fromkeys(s.allowed_token_ids)),
         min_tokens=stop.min_tokens,
         masked_before_min=tuple(sorted(ends)) if stop.min_tokens else (),
         logprobs=proto.logprobs if proto.HasField("logprobs") else None,

@@ -21,6 +21,7 @@ from octavo.kernels import kv_pool, native
 from octavo.kernels.copy_blocks import copy_blocks
 
 _LOGPROB_ROWS: Final = 64
+_WARM_UP_ROW: Final = 256
 """Rows of logits held at once for prompt logprobs: 13 MB a 50,000 tokens of vocabulary."""
 
 Chunk = tuple[Sequence[int], int, Sequence[int]]
@@ -101,7 +102,7 @@ class ModelRunner:
         if not step.rows:
             return StepOutput()
         chunks = [(row.token_ids, row.start, row.block_table) for row in step.rows]
-        hidden = self._model.forward(self._ragged(chunks), self.pool)
+        hidden = self._model.forward(self._ragged(chunks, self.pool), self.pool)
         ends = np.cumsum([len(row.token_ids) for row in step.rows]).tolist()
         specs: list[SampleSpec] = []
         wanted: list[int] = []
@@ -122,7 +123,12 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Runs the smallest, a middle and the largest step once, in a pool of its own."""
         for tokens in sorted({2, min(16, self._max_batched_tokens), self._max_batched_tokens}):
-            self._logits_alone([(list(range(2)) * (tokens // 2), 0, self._blocks(0, tokens))])
+            lengths = [_WARM_UP_ROW] * (tokens // _WARM_UP_ROW) + [tokens % _WARM_UP_ROW]
+            tables = [self._blocks(0, n) for n in lengths if n]
+            pool = self._new_pool(1 + max(map(len, tables)))
+            chunks = [([0] * n, 0, t) for n, t in zip(filter(None, lengths), tables, strict=True)]
+            hidden = self._model.forward(self._ragged(chunks, pool), pool)
+            self._model.logits(hidden[-1:])
 
     @torch.inference_mode()
     def check_exact(self) -> bool:
@@ -150,7 +156,7 @@ class ModelRunner:
         pool = self._new_pool(1 + max(max(table) for step in steps for _, _, table in step))
         logits = []
         for chunks in steps:
-            hidden = self._model.forward(self._ragged(chunks), pool)
+            hidden = self._model.forward(self._ragged(chunks, pool), pool)
             logits.append(self._model.logits(hidden))
         return torch.cat(logits)
 
@@ -160,7 +166,7 @@ class ModelRunner:
     def _new_pool(self, num_blocks: int) -> torch.Tensor:
         return torch.empty((num_blocks, *self._page), dtype=self._dtype, device=self._device)
 
-    def _ragged(self, chunks: Sequence[Chunk]) -> Ragged:
+    def _ragged(self, chunks: Sequence[Chunk], pool: torch.Tensor) -> Ragged:
         lengths = np.array([len(tokens) for tokens, _, _ in chunks], dtype=np.int64)
         firsts = np.array([first for _, first, _ in chunks], dtype=np.int64)
         starts = np.concatenate([[0], lengths.cumsum()])
@@ -173,6 +179,9 @@ class ModelRunner:
             tokens[starts[i] : starts[i + 1]] = ids
         requests = np.repeat(np.arange(len(chunks)), lengths)
         positions = np.arange(total) + (firsts - starts[:-1])[requests]
+        # The kernels follow these numbers without looking.
+        if positions.max() >= self._model.num_positions or tables.max() >= len(pool):
+            raise ValueError("a step reaches beyond the rotary table or the KV pool")
         blocks = tables[requests, positions // self._block_tokens].astype(np.int64)
         return Ragged(
             tokens=self._tensor(tokens),

@@ -66,7 +66,9 @@ class Planner:
     def plan(self, now: float, max_tokens: int | None = None) -> StepInput | None:
         """Returns the next step, of at most `max_tokens`; None when nothing can run."""
         most = self._config.max_batched_tokens
-        plan = _Plan(now=now, budget=most if max_tokens is None else min(max_tokens, most))
+        bound = most if max_tokens is None else min(max_tokens, most)
+        # Whatever the bound, each running request gets its next token.
+        plan = _Plan(now=now, budget=max(bound, len(self._roster.running)))
         while self._roster.suspects and not plan.rows:
             self._plan_suspect(plan)
         if not plan.rows:

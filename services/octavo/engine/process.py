@@ -23,7 +23,7 @@ from octavo.engine.stepper import Bundle, Stepper
 from octavo.runtime import logs, telemetry
 from octavo.runtime.env import SystemEnv
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import INTERNAL, OctavoError
+from octavo.v1.errors import INTERNAL, PORT_IN_USE, OctavoError
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +55,7 @@ class _Process:
         self._thread = EngineThread(self._load, self._failed)
         self._running: asyncio.AbstractEventLoop
         self._end: asyncio.Future[int]
+        self._draining: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Listens, loads, serves, drains; returns the exit status."""
@@ -75,7 +76,10 @@ class _Process:
     def _serve_metrics(self) -> None:
         if self._config.metrics_listen:
             host, _, port = self._config.metrics_listen.rpartition(":")
-            start_http_server(int(port), addr=host, registry=self._registry)
+            try:
+                start_http_server(int(port), addr=host, registry=self._registry)
+            except OSError as error:
+                raise OctavoError(PORT_IN_USE, port=port, host=host) from error
 
     def _load(self) -> Stepper:
         """Loads the model; runs on the engine's thread."""
@@ -92,14 +96,18 @@ class _Process:
             engine.core, publish=self._publish, wake=self._thread.wake, clock=self._env.now
         )
         loaded = Loaded(
-            card=engine.card, files=engine.files, encoder=engine.encoder, put=stepper.put
+            card=engine.card,
+            files=engine.files,
+            encoder=engine.encoder,
+            put=stepper.put,
+            count_slow=engine.core.metrics.slow_consumers.inc,
         )
         self._running.call_soon_threadsafe(self._attach, loaded)
         return stepper
 
     def _attach(self, loaded: Loaded) -> None:
-        self._shell.attach(loaded)
-        self._opening = asyncio.create_task(self._server.set_serving(serving=True))
+        serving = self._shell.attach(loaded)
+        self._opening = asyncio.create_task(self._server.set_serving(serving=serving))
         self._report("ready", "", seconds=0.0, done=True)
 
     def _publish(self, bundle: Bundle) -> None:
@@ -148,7 +156,7 @@ class _Process:
 
     def _begin_drain(self) -> None:
         """First signal: finish what runs. Second: end now."""
-        if self._shell.feed.stage == engine_pb2.STAGE_DRAINING or self._thread.stepper is None:
+        if self._draining is not None or self._thread.stepper is None:
             self._finish(0)
             return
         self._draining = asyncio.create_task(self._drain())

@@ -6,6 +6,7 @@ from octavo.runtime.chat_template import ChatTemplate
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import INVALID_VALUE, UNSUPPORTED_PARAMETER, OctavoError
+from octavo.v1.limits import CHAT_ROLES
 
 
 class PromptEncoder:
@@ -47,6 +48,10 @@ class PromptEncoder:
             raise OctavoError(
                 UNSUPPORTED_PARAMETER, param="messages", reason="the model has no chat template"
             )
+        for message in chat.messages:
+            if message.role not in CHAT_ROLES:
+                reason = f"role must be one of {', '.join(CHAT_ROLES)}"
+                raise OctavoError(INVALID_VALUE, param="messages", reason=reason)
         messages: list[dict[str, object]] = [
             {"role": m.role, "content": m.content} for m in chat.messages
         ]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import NewType
 
 from octavo.v1.block_hash import BlockHash
-from octavo.v1.errors import OctavoError
 
 RequestId = NewType("RequestId", int)
 """The engine's own number of a choice; callers' ids are labels and never keys."""
@@ -90,8 +89,6 @@ class Request:
     """Monotonic seconds."""
     hash_root: BlockHash
     priority: int = 0
-    n: int = 1
-    """Choices of the group; counts only on the first, which carries the siblings to fork."""
     siblings: tuple[Request, ...] = ()
     """The other choices, waiting to be forked from this one when its prompt is computed."""
     prompt_logprobs: int | None = None
@@ -114,7 +111,6 @@ class Request:
     first_token: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    error: OctavoError | None = None
     block_hashes: list[BlockHash] = field(default_factory=list)
     """Hashes of the full blocks of prompt + output, grown incrementally."""
 

@@ -33,6 +33,7 @@ _MANTISSA_BITS: Final = 52
 
 _BUCKETS_PER_NAT: Final = 64
 _NUM_BUCKETS: Final = 64 * 40
+_NOT_FINITE: Final = Sampled(token_ids=(), finite=False)
 
 
 class Sampler:
@@ -55,11 +56,11 @@ class Sampler:
             if all(_is_plain(spec.request.sampling) for spec in specs):
                 tokens: list[int] = logits.argmax(-1).tolist()
                 return [
-                    Sampled(token_ids=(token,) if ok else ())
+                    Sampled(token_ids=(token,)) if ok else _NOT_FINITE
                     for token, ok in zip(tokens, usable, strict=True)
                 ]
             return [
-                self._sample_row(row, spec.request) if ok else Sampled(token_ids=())
+                self._sample_row(row, spec.request) if ok else _NOT_FINITE
                 for row, spec, ok in zip(logits, specs, usable, strict=True)
             ]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from octavo.engine.prompt import PromptEncoder
+from octavo.engine.sinks import GenerateSink, SessionSink, Sink
 from octavo.engine.spans import RequestSpans
 from octavo.engine.state_feed import StateFeed
 from octavo.engine.stepper import Bundle, Cancel, CancelAll, Command, Drain, Reset, Submit
@@ -23,25 +23,6 @@ from octavo.v1 import common_pb2, engine_pb2, limits
 from octavo.v1.errors import DRAINING, INVALID_VALUE, MODEL_LOADING, OctavoError
 
 log = structlog.get_logger(__name__)
-
-MAX_PENDING_DELTAS: Final = 16384
-"""Deltas that a gateway may leave unread before its session ends; about 256 a request at 64."""
-
-
-class Sink(Protocol):
-    """Whoever submitted a request; called on the loop."""
-
-    def accepted(self, proto: engine_pb2.GenerateRequest) -> None:
-        """The request is in the queue."""
-
-    def refused(self, proto: engine_pb2.GenerateRequest, error: OctavoError) -> None:
-        """The request was never executed."""
-
-    def delta(self, delta: engine_pb2.Delta) -> None:
-        """A step added something."""
-
-    def flush(self, bundle: Bundle) -> None:
-        """The bundle is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +33,8 @@ class Loaded:
     files: tuple[tuple[str, bytes], ...]
     encoder: PromptEncoder
     put: Callable[[Command], None]
+    count_slow: Callable[[], None] = lambda: None
+    """Counts a session that ended because its gateway did not read."""
 
 
 class EngineShell:
@@ -64,16 +47,25 @@ class EngineShell:
         self._spans = spans
         self._loaded: Loaded | None = None
         self._sinks: dict[object, Sink] = {}
+        self._draining = False
         self._bundle_seen = asyncio.Event()
 
-    def attach(self, loaded: Loaded) -> None:
-        """Opens the engine for requests."""
+    def attach(self, loaded: Loaded) -> bool:
+        """Opens the engine for requests, unless it was told to drain while it loaded.
+
+        Returns:
+            Whether it is open.
+        """
         self._loaded = loaded
+        if self.feed.stage == engine_pb2.STAGE_DRAINING:
+            loaded.put(Drain())
+            return False
         self.feed.set_stage(engine_pb2.STAGE_READY)
+        return True
 
     def on_bundle(self, bundle: Bundle) -> None:
         """Hands out what one turn of the stepper had to tell."""
-        self.remaining = bundle.remaining
+        self.remaining, self._draining = bundle.remaining, bundle.draining
         for sink, proto in bundle.accepted:
             if (live := self._sinks.get(sink)) is not None:
                 self._spans.begin(sink, proto)
@@ -118,7 +110,13 @@ class EngineShell:
 
     async def session(self, incoming: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Runs one gateway's session: yields SessionUpdate bytes until either side ends it."""
-        sink = SessionSink(self.epoch)
+
+        def on_slow() -> None:
+            self.put(CancelAll(sink))
+            if self._loaded is not None:
+                self._loaded.count_slow()
+
+        sink = SessionSink(self.epoch, on_slow)
         self._sinks[sink] = sink
         reader = asyncio.create_task(self._read(incoming, sink))
         try:
@@ -197,7 +195,8 @@ class EngineShell:
         self.feed.set_stage(engine_pb2.STAGE_DRAINING, "draining")
         loop = asyncio.get_running_loop()
         end = None if grace_s is None else loop.time() + grace_s
-        await self._next_bundle()
+        while self._loaded is not None and not self._draining:
+            await self._next_bundle()  # what was sent before the drain is still let in
         while self.remaining:
             yield self.remaining
             if end is not None and loop.time() >= end:
@@ -213,8 +212,6 @@ class EngineShell:
         yield 0
 
     async def _next_bundle(self) -> None:
-        if self._loaded is None:
-            return
         self._bundle_seen.clear()
         await self._bundle_seen.wait()
 
@@ -223,88 +220,12 @@ class EngineShell:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
 
+        def tell(outcome: bool) -> None:
+            if not future.done():  # the caller may have gone
+                future.set_result(outcome)
+
         def done(outcome: bool) -> None:  # on the stepping thread
-            loop.call_soon_threadsafe(future.set_result, outcome)
+            loop.call_soon_threadsafe(tell, outcome)
 
         self.loaded().put(Reset(done))
         return await future
-
-
-class SessionSink:
-    """What a gateway has not read yet, merged into one message."""
-
-    def __init__(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._pending = engine_pb2.SessionUpdate(epoch=epoch)
-        self._news = asyncio.Event()
-        self._closed = False
-
-    def accepted(self, proto: engine_pb2.GenerateRequest) -> None:
-        """Notes an accepted attempt."""
-        ref = self._pending.accepted.add().attempt_ref
-        ref.request_id, ref.attempt = proto.request_id, proto.attempt
-
-    def refused(self, proto: engine_pb2.GenerateRequest, error: OctavoError) -> None:
-        """Notes a refused attempt."""
-        refused = self._pending.refused.add(error=error.to_proto())
-        refused.attempt_ref.request_id = proto.request_id
-        refused.attempt_ref.attempt = proto.attempt
-
-    def delta(self, delta: engine_pb2.Delta) -> None:
-        """Notes new tokens; a gateway that does not read loses its session."""
-        self._pending.deltas.append(delta)
-        if len(self._pending.deltas) > MAX_PENDING_DELTAS:
-            log.warning("slow_consumer", pending=len(self._pending.deltas))
-            self.close()
-
-    def flush(self, bundle: Bundle) -> None:
-        """Completes the message; an empty one is a heartbeat."""
-        self._pending.step = bundle.step
-        self._pending.oldest_runnable_ms = bundle.oldest_runnable_ms
-        self.wake()
-
-    def wake(self) -> None:
-        """Lets the writer go."""
-        self._news.set()
-
-    def close(self) -> None:
-        """Ends the session."""
-        self._closed = True
-        self._news.set()
-
-    async def next(self) -> engine_pb2.SessionUpdate | None:
-        """Returns all that is pending, or None at the end."""
-        await self._news.wait()
-        self._news.clear()
-        if self._closed:
-            return None
-        update, self._pending = self._pending, engine_pb2.SessionUpdate(epoch=self._epoch)
-        return update
-
-
-class GenerateSink:
-    """One request of a direct caller."""
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[engine_pb2.Delta | OctavoError] = asyncio.Queue()
-
-    def accepted(self, proto: engine_pb2.GenerateRequest) -> None:
-        """Nothing to tell: the first delta says it."""
-
-    def refused(self, _proto: engine_pb2.GenerateRequest, error: OctavoError) -> None:
-        """Ends the stream with the error."""
-        self._queue.put_nowait(error)
-
-    def delta(self, delta: engine_pb2.Delta) -> None:
-        """Queues a delta; a request has at most max_model_len x n of them."""
-        self._queue.put_nowait(delta)
-
-    def flush(self, bundle: Bundle) -> None:
-        """Nothing is held back."""
-
-    async def next(self) -> engine_pb2.Delta:
-        """Returns the next delta or raises the refusal."""
-        item = await self._queue.get()
-        if isinstance(item, OctavoError):
-            raise item
-        return item

@@ -42,7 +42,9 @@ class StateFeed:
         eta_ms: int = 0,
         error: OctavoError | None = None,
     ) -> None:
-        """Changes the stage and tells everybody."""
+        """Changes the stage and tells everybody; only a failure ends a drain."""
+        if self.stage == engine_pb2.STAGE_DRAINING and stage != engine_pb2.STAGE_FAILED:
+            return
         self.stage, self._detail, self._eta_ms, self._error = stage, detail, eta_ms, error
         for subscriber in self._subscribers:
             subscriber.wake()
@@ -124,6 +126,9 @@ class Subscription:
             self._restart = True
             self._changed.clear()
         self._changed.update(dict.fromkeys(changed))
+        if len(self._changed) > SNAPSHOT_BLOCKS:
+            self._restart = True  # a snapshot is no larger
+            self._changed.clear()
         if changed or cleared or load:
             self._news.set()
 

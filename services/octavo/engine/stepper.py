@@ -68,6 +68,8 @@ class Bundle:
     oldest_runnable_ms: int
     remaining: int
     """Requests that have not ended."""
+    draining: bool = False
+    """Whether new requests are refused, so that `remaining` can only fall."""
     accepted: list[tuple[object, engine_pb2.GenerateRequest]] = field(default_factory=list)
     refused: list[tuple[object, engine_pb2.GenerateRequest, OctavoError]] = field(
         default_factory=list
@@ -113,6 +115,11 @@ class Stepper:
         self._draining = False
         self._last_bundle = self._last_load = clock()
 
+    @property
+    def num_queued(self) -> int:
+        """Commands that no turn has handled yet."""
+        return len(self._inbox)
+
     def put(self, command: Command) -> None:
         """Queues a command; thread-safe."""
         self._inbox.append(command)
@@ -151,7 +158,9 @@ class Stepper:
             case CancelAll(sink=sink):
                 mine = [t for k, t in self._tickets.items() if sink is None or k[0] is sink]
                 for ticket in mine:
-                    self._abort(ticket)
+                    ends = self._abort(ticket)
+                    if sink is None:  # nobody asked for it, so its callers are told
+                        bundle.deltas += [(ticket.sink, delta) for delta in ends]
             case Drain():
                 self._draining = True
             case Reset(done=done):
@@ -165,9 +174,9 @@ class Stepper:
                 INVALID_VALUE, param="request_id", reason="this attempt is running already"
             )
 
-    def _abort(self, ticket: Ticket) -> None:
-        self.core.abort(ticket)
+    def _abort(self, ticket: Ticket) -> list[engine_pb2.Delta]:
         self._forget(ticket)
+        return self.core.abort(ticket)
 
     def _forget(self, ticket: Ticket) -> None:
         self._tickets.pop((ticket.sink, ticket.proto.request_id, ticket.proto.attempt), None)
@@ -186,6 +195,7 @@ class Stepper:
         bundle.step = self.core.steps
         bundle.oldest_runnable_ms = self.core.oldest_runnable_ms()
         bundle.remaining = len(self._tickets)
+        bundle.draining = self._draining
         self._publish(bundle)
 
     def _add_load(self, bundle: Bundle) -> None:

@@ -101,6 +101,11 @@ class Llama:
         """What computes the matrix products."""
         return self._layers[0].qkv.backend
 
+    @property
+    def num_positions(self) -> int:
+        """Positions that the rotary table has."""
+        return len(self.rope_table)
+
     def reserve_positions(self, count: int) -> None:
         """Makes the rotary table long enough for the positions below count."""
         pieces = [self.rope_table]
