@@ -71,13 +71,8 @@ def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None
 
 
 def test_completions_take_text_lists_and_ids(client: openai.OpenAI) -> None:
-    def ask(prompt: object) -> list[str]:
-        answer = client.completions.create(
-            model=MODEL,
-            prompt=prompt,  # type: ignore[arg-type]
-            temperature=0,
-            max_tokens=4,
-        )
+    def ask(prompt: str | list[str] | list[int] | list[list[int]]) -> list[str]:
+        answer = client.completions.create(model=MODEL, prompt=prompt, temperature=0, max_tokens=4)
         return [c.text for c in answer.choices]
 
     one = ask("The capital of France is")
@@ -202,13 +197,9 @@ def test_characters_of_many_bytes_arrive_whole(client: openai.OpenAI) -> None:
 def test_a_seeded_request_is_the_same_beside_others(serving: Serving) -> None:
     """Case 8."""
 
-    async def ask(client: openai.AsyncOpenAI, **fields: int) -> str | None:
+    async def ask(client: openai.AsyncOpenAI, seed: int | None) -> str | None:
         answer = await client.chat.completions.create(
-            model=MODEL,
-            messages=QUESTION,
-            max_tokens=12,
-            temperature=1,
-            **fields,  # type: ignore[arg-type]
+            model=MODEL, messages=QUESTION, max_tokens=12, temperature=1, seed=seed
         )
         return answer.choices[0].message.content
 
@@ -218,7 +209,7 @@ def test_a_seeded_request_is_the_same_beside_others(serving: Serving) -> None:
         ) as client:
             seeded = set()
             for _ in range(4):
-                pair = await asyncio.gather(ask(client, seed=42), ask(client))
+                pair = await asyncio.gather(ask(client, 42), ask(client, None))
                 seeded.add(pair[0])
             assert len(seeded) == 1
 
@@ -307,7 +298,9 @@ def test_a_client_that_leaves_frees_the_engine(serving: Serving, stream: bool) -
                 while True:
                     metrics = (await client.get("/metrics")).text
                     (line,) = [
-                        x for x in metrics.splitlines() if x.startswith("octavo_gateway_in_flight")
+                        x
+                        for x in metrics.splitlines()
+                        if x.startswith("octavo_gateway_requests_in_flight ")
                     ]
                     if float(line.split()[-1]) == 0:
                         return

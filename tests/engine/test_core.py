@@ -80,6 +80,9 @@ def test_cached_tokens_are_whole_blocks_before_the_last_token() -> None:
             engine.run()
             assert engine.ids(ticket) == expected_output(prompt_of(length), 1, 4)
             cached.append(engine.last(ticket).usage.cached_tokens)
+            told = [d.cached_tokens for d in engine.deltas[ticket] if d.HasField("cached_tokens")]
+            assert told == [cached[-1]]
+            assert engine.deltas[ticket][0].HasField("cached_tokens")
         assert cached == [0, (length - 1) // 16 * 16, (length - 1) // 16 * 16]
 
 

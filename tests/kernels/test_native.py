@@ -91,3 +91,8 @@ def test_older_instruction_sets_compute_the_same(
         native.function.cache_clear()
     for ours, theirs in zip(actual, expected, strict=True):
         assert_close(ours, theirs)
+
+
+def test_the_library_says_what_it_was_compiled_to() -> None:
+    known = {"avx512bf16", "avx512", "avx2", "fma", "plain"}
+    assert native.compiled_isa() in (known if native.library() is not None else {"none"})

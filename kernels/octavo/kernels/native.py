@@ -116,6 +116,19 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+def compiled_isa() -> str:
+    """Returns the instructions that the library was compiled to; "none" without a library.
+
+    An old compiler leaves out what the processor could do, and then rounds otherwise.
+    """
+    loaded = library()
+    if loaded is None:
+        return "none"
+    loaded.octavo_compiled_isa.restype = ctypes.c_char_p
+    name: bytes = loaded.octavo_compiled_isa()
+    return name.decode()
+
+
 @functools.cache
 def function(name: str, dtype: torch.dtype, signature: str) -> Callable[..., None]:
     """Returns a function of the library.

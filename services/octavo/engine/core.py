@@ -233,6 +233,7 @@ class EngineCore:
         ticket, choice = self._owner[row.request.id]
         delta = deltas.new(ticket.proto, choice.index, position=len(row.request.output_ids))
         if choice.tells_prompt:
+            delta.cached_tokens = row.request.num_cached
             delta.prompt_logprobs.add()
             choice.tells_prompt = False
         delta.prompt_logprobs.extend(deltas.logprobs(e) for e in entries)
@@ -250,6 +251,7 @@ class EngineCore:
         if request.first_token is None:
             request.first_token = now
             if choice.index == 0:  # the one that computed the prompt
+                delta.cached_tokens = request.num_cached
                 self.metrics.observe_first_token(request, now)
         elif choice.last_token:
             self.metrics.observe_gap(now - choice.last_token)

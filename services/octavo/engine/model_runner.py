@@ -78,10 +78,9 @@ class ModelRunner:
     def numerics_id(self) -> str:
         """Names all that decides how results are rounded; equal on engines that agree bitwise."""
         vendor, _ = native.cpu_info()
-        kernels = "native" if native.library() is not None else "reference"
         return "/".join(
             [
-                f"{kernels}{native.VERSION}",
+                f"kernels{native.VERSION}-{native.compiled_isa()}",
                 str(self._dtype).removeprefix("torch."),
                 f"{vendor}-{native.isa()}",
                 f"torch{torch.__version__}",

@@ -174,3 +174,18 @@ EXPORT_TO(bf16, octavo::bf16, octavo::bf16)
 EXPORT_TO(to_float_bf16, octavo::bf16, float)
 EXPORT_TO(f32, float, float)
 EXPORT_TO(to_float_f32, float, float)
+
+// The instructions that this library was compiled to: with the sources, what rounds its results.
+extern "C" const char* octavo_compiled_isa() {
+#if defined(__AVX512BF16__)
+  return "avx512bf16";
+#elif defined(__AVX512F__)
+  return "avx512";
+#elif defined(__AVX2__) && defined(__FMA__)
+  return "avx2";
+#elif defined(__FP_FAST_FMAF)
+  return "fma";
+#else
+  return "plain";
+#endif
+}
