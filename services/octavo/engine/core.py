@@ -241,7 +241,8 @@ class EngineCore:
         if row.request.score_only and done:
             row.request.first_token = ticket.last_token = self._clock()
             self._finish(ticket, choice, FinishReason.LENGTH, delta=delta)
-        result.deltas.append((ticket, delta))
+        if delta.prompt_logprobs or delta.finish_reason:
+            result.deltas.append((ticket, delta))
 
     def _publish_tokens(
         self, request: Request, sampled: Sampled, now: float, result: StepResult

@@ -40,6 +40,9 @@ class EngineMetrics:
         )
         self.cache_queries = self._counter("vllm:prefix_cache_queries", "Tokens looked up.")
         self.cache_hits = self._counter("vllm:prefix_cache_hits", "Tokens found.")
+        self.preempted_hits = self._counter(
+            "octavo:prefix_cache_preempted_hits", "Tokens found by requests that start over."
+        )
         self.preemptions = self._counter("vllm:num_preemptions", "Requests that lost their blocks.")
         self.steps_failed = self._counter("octavo:steps_failed", "Steps that raised.")
         self.slow_consumers = self._counter(
@@ -91,7 +94,7 @@ class EngineMetrics:
         self.hit_rate = self._gauge(
             "vllm:gpu_prefix_cache_hit_rate", "Former name: hits over queries since the start."
         )
-        self._seen = (0, 0)
+        self._seen = (0, 0, 0)
         self._preemptions = 0
 
     def _counter(self, name: str, text: str) -> Counter:
@@ -150,6 +153,7 @@ class EngineMetrics:
         cached_free: int,
         queries: int,
         hits: int,
+        preempted_hits: int = 0,
     ) -> None:
         """Sets the gauges of the pool and advances the counters of the prefix cache.
 
@@ -158,7 +162,8 @@ class EngineMetrics:
             free: blocks that hold nothing.
             cached_free: unused but hittable blocks.
             queries: tokens looked up since the start.
-            hits: tokens found since the start.
+            hits: tokens found since the start, not counting those of preempted requests.
+            preempted_hits: tokens that preempted requests found again since the start.
         """
         for gauge in self._usage:
             gauge.set((total - free - cached_free) / total if total else 0.0)
@@ -166,5 +171,6 @@ class EngineMetrics:
         self.cached_free.set(cached_free)
         self.cache_queries.inc(queries - self._seen[0])
         self.cache_hits.inc(hits - self._seen[1])
-        self._seen = (queries, hits)
+        self.preempted_hits.inc(preempted_hits - self._seen[2])
+        self._seen = (queries, hits, preempted_hits)
         self.hit_rate.set(hits / queries if queries else 0.0)

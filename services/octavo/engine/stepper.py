@@ -212,4 +212,5 @@ class Stepper:
             cached_free=bundle.load.cached_free_blocks,
             queries=cache.queries,
             hits=cache.hits,
+            preempted_hits=cache.preempted_hits,
         )
