@@ -41,7 +41,7 @@ class SessionSink:
         self._epoch = epoch
         self._on_slow = on_slow
         self._pending = engine_pb2.SessionUpdate(epoch=epoch)
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         self._news = asyncio.Event()
         self._closed = False
 
@@ -71,10 +71,10 @@ class SessionSink:
         """
         if self._closed:
             return False
-        self._pending_bytes += size
-        if self._pending_bytes <= MAX_PENDING_BYTES:
+        self.pending_bytes += size
+        if self.pending_bytes <= MAX_PENDING_BYTES:
             return True
-        log.warning("slow_consumer", pending_bytes=self._pending_bytes)
+        log.warning("slow_consumer", pending_bytes=self.pending_bytes)
         self.close()
         self._on_slow()
         return False
@@ -101,7 +101,7 @@ class SessionSink:
         if self._closed:
             return None
         update, self._pending = self._pending, engine_pb2.SessionUpdate(epoch=self._epoch)
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         return update
 
 
