@@ -7,7 +7,7 @@ PYTHON ?= python3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test test-slow check fmt bench docs lock clean
+.PHONY: help setup serve chat test check fmt bench docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,11 +26,8 @@ serve: setup  ## serve SmolLM2 here: API on http://127.0.0.1:8000/v1
 chat: setup  ## talk to what `make serve` serves
 	@$(BIN)/octavo chat $(ARGS)
 
-test: setup  ## run all tests but the slow ones
-	@$(BIN)/pytest -m "not slow" $(ARGS)
-
-test-slow: setup  ## run the tests that take minutes
-	@$(BIN)/pytest -m slow $(ARGS)
+test: setup  ## run all tests (ARGS="tests/cli -k chat": some)
+	@$(BIN)/pytest $(ARGS)
 
 check: setup  ## format, lint, types, import rules, generated docs, house rules
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy && $(BIN)/python tools/gen_docs.py --check && $(BIN)/pytest -q tests/test_layout.py

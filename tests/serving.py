@@ -33,7 +33,11 @@ class Serving:
             env=environ(),
         )
         self.shown = ""
-        self.read_until("Ctrl-C drains")
+        try:
+            self.read_until("Ctrl-C drains")
+        except BaseException:
+            self.close()
+            raise
         self.children = psutil.Process(self.process.pid).children(recursive=True)
 
     def read_until(self, text: str) -> None:
@@ -58,8 +62,16 @@ class Serving:
         self.process.send_signal(number)
         assert self.process.stdout is not None
         self.shown += self.process.stdout.read()
-        self.process.stdout.close()
         status = self.process.wait(timeout=60)
+        self.close()
         _, alive = psutil.wait_procs(self.children, timeout=10)
         assert alive == []
         return status
+
+    def close(self) -> None:
+        """Kills what still runs and closes the pipe; may be called again."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()

@@ -27,6 +27,7 @@ class ApiStandIn:
         self.url = ""
         self.models: list[str] = ["first", "second"]
         self.stream: list[str] = [chunk("Hello"), chunk(", you", "stop"), usage(x=3), DONE]
+        self.status: dict[str, object] = {"ready": True, "stage": "ready", "eta_ms": 0}
         self.refusal: tuple[int, object] | None = None
         self.asked: list[dict[str, object]] = []
         self.gate = threading.Event()
@@ -50,7 +51,8 @@ def api_stand_in() -> Iterator[ApiStandIn]:
             self.wfile.write(body)
 
         def do_GET(self) -> None:
-            body = json.dumps({"data": [{"id": model} for model in api.models]}).encode()
+            data = [{"id": model} for model in api.models]
+            body = json.dumps({"data": data, "status": api.status}).encode()
             self.send(200, body, "application/json")
 
         def do_POST(self) -> None:

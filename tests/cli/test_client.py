@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.cli.api_stand_in import ApiStandIn, api_stand_in, chunk
 
 from octavo.cli.client import Answer, ChatClient, error_of, events
-from octavo.v1.errors import ENDPOINT_UNREACHABLE, ENGINE_FAILURE, OctavoError
+from octavo.v1.errors import BAD_USAGE, ENDPOINT_UNREACHABLE, ENGINE_FAILURE, OctavoError
 
 
 @pytest.fixture
@@ -35,6 +35,24 @@ def test_answer_carries_text_reason_usage_and_route(api: ApiStandIn) -> None:
 def test_first_served_model_is_taken(api: ApiStandIn) -> None:
     with closing(ChatClient(api.url)) as client:
         assert client.first_model() == "first"
+
+
+def test_model_that_still_loads_is_an_error_with_its_stage(api: ApiStandIn) -> None:
+    api.models, api.status = [], {"ready": False, "stage": "loading weights", "eta_ms": 4000}
+    with closing(ChatClient(api.url)) as client, pytest.raises(OctavoError) as raised:
+        client.first_model()
+    assert str(raised.value) == "error[OCT-2001]: the model is not ready yet: loading weights"
+    assert (raised.value.retry_after_ms, raised.value.kind.exit_code) == (4000, 3)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://:geheim@h:x", "http://h:99999", "h:80", "ftp://h", "http://", ""]
+)
+def test_what_is_no_url_is_bad_usage_without_its_password(url: str) -> None:
+    with pytest.raises(OctavoError) as raised:
+        ChatClient(url)
+    assert raised.value.kind is BAD_USAGE
+    assert "geheim" not in str(raised.value)
 
 
 def test_stream_without_its_end_is_an_error_never_an_answer(api: ApiStandIn) -> None:

@@ -79,6 +79,8 @@ def test_serve_help_is_grouped_with_unit_and_default() -> None:
         (["serve", "--port", "x"], "OCT-1205", "port = 'x' (flag --port)"),
         (["serve", "--replicas", "0"], "OCT-1205", "must be at least 1"),
         (["serve", "m", "--model", "n"], "OCT-1211", "the model is given twice"),
+        (["serve", "--host", "0.0.0.0"], "OCT-1205", "--no-auth allows it"),
+        (["chat", "--url", "http://[::1"], "OCT-1211", "the URL is not of the form"),
         (["serv"], "OCT-1211", "Did you mean 'serve'?"),
         (["config", "explain", "prot"], "OCT-1206", "did you mean port?"),
         (["config", "show", "--config", "no.toml"], "OCT-1205", "No such file"),
@@ -108,6 +110,17 @@ def test_unknown_key_of_the_file_is_an_error_with_the_nearest_name(tmp_path: Pat
     done = octavo("config", "show", OCTAVO_CONFIG=str(tmp_path / "o.toml"))
     assert done.returncode == 2
     assert "did you mean max_model_len?" in done.stderr
+
+
+def test_host_that_others_reach_is_taken_with_no_auth(tmp_path: Path) -> None:
+    # A taken port ends the start right after the check of the host.
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = octavo("serve", "--host", "0.0.0.0", "--no-auth", "--port", port,
+                      "--log-dir", str(tmp_path))  # fmt: skip
+    assert done.stderr.startswith(f"error[OCT-1201]: port {port} on 0.0.0.0 is taken")
 
 
 def test_port_in_use_is_one_line_and_status_three(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ def row(text: str, name: str) -> list[str]:
 
 def test_each_value_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "o.toml"
-    file.write_text("replicas = 2\nhost = '0.0.0.0'\n")
+    file.write_text("# two\nreplicas = 2\nhost = '0.0.0.0'\n")
     text = show(settings_of(file, OCTAVO_HOST="::1"), origin=True, as_json=False)
     assert row(text, "port") == ["port", "9000", "flag --port"]
     assert row(text, "host") == ["host", "::1", "env OCTAVO_HOST"]
-    assert row(text, "replicas") == ["replicas", "2", f"file {file}"]
+    assert row(text, "replicas") == ["replicas", "2", f"file {file}:2"]
     assert row(text, "model") == ["model", "smollm2", "default"]
 
 

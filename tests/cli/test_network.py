@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from octavo.cli.network import (
+    check_exposure,
     check_port,
     check_redis,
     free_ports,
@@ -66,7 +67,7 @@ def test_nothing_listening_is_status_zero() -> None:
 def test_store_that_is_away_is_named_without_its_password(url: str) -> None:
     port = free_ports(1, SystemEnv().rng("test"))[0]
     with pytest.raises(OctavoError) as raised:
-        asyncio.run(check_redis(url.format(port=port)))
+        asyncio.run(check_redis(url.format(port=port), origin="flag --redis"))
     assert raised.value.kind is STORE_UNREACHABLE
     assert "geheim" not in raised.value.message
 
@@ -75,4 +76,40 @@ def test_store_that_listens_is_accepted() -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
-        asyncio.run(check_redis(f"redis://127.0.0.1:{server.getsockname()[1]}/0"))
+        url = f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        asyncio.run(check_redis(url, origin="flag --redis"))
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("geheim@localhost:6379", "must begin with redis://"),
+        ("http://:geheim@localhost", "must begin with redis://"),
+        ("redis://:geheim@", "names no host"),
+        ("unix://", "names no socket"),
+        ("redis://:geheim/@localhost:6379", "not a URL"),
+        ("redis://:geheim@localhost:99999", "not a URL"),
+        ("redis://:geheim@[::1", "not a URL"),
+        ("redis://geheim/1@localhost", "in a password"),
+    ],
+)
+def test_what_is_no_url_of_a_store_is_a_bad_setting_without_its_password(
+    url: str, reason: str
+) -> None:
+    with pytest.raises(OctavoError) as raised:
+        asyncio.run(check_redis(url, origin="flag --redis"))
+    assert raised.value.kind is BAD_SETTING
+    assert f"redis = '********' (flag --redis): {reason}" in raised.value.message
+    assert "geheim" not in raised.value.message
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
+def test_loopback_is_not_exposed(host: str) -> None:
+    check_exposure(host, origin="default")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.2", "example.org"])
+def test_host_that_others_reach_is_refused_with_the_way_to_allow_it(host: str) -> None:
+    with pytest.raises(OctavoError, match=r"no keys yet; --no-auth allows it") as raised:
+        check_exposure(host, origin="flag --host")
+    assert raised.value.kind is BAD_SETTING

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import httpx
@@ -21,9 +22,14 @@ from tests.serving import Serving, command, environ
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     running = Serving(tmp_path_factory.mktemp("logs"))
     yield running
-    if running.process.poll() is None:
-        running.process.kill()
-        running.process.wait()
+    running.close()
+
+
+def test_first_line_says_what_is_served(serving: Serving) -> None:
+    first = serving.shown.splitlines()[0]
+    assert first.startswith(
+        f"octavo {version('octavo')}   smollm2 · bfloat16 · 1,024 tokens · CPU, "
+    )
 
 
 def test_printed_curl_line_works(serving: Serving) -> None:

@@ -6,8 +6,11 @@ import asyncio
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -42,6 +45,10 @@ def plan_of(*engines: ProcessPlan, gateway: str = "ok", store: bool = False) -> 
     )
 
 
+Before = Callable[[Supervisor], Coroutine[None, None, None]]
+"""What a test does to a running supervisor before it is interrupted."""
+
+
 class Run:
     """One supervisor in this process; signals are sent when a text appears in its output."""
 
@@ -53,19 +60,21 @@ class Run:
         self._until = until
         self._times = times
 
-    def go(self) -> int:
-        return asyncio.run(self._go())
+    def go(self, before: Before | None = None) -> int:
+        return asyncio.run(self._go(before))
 
-    async def _go(self) -> int:
+    async def _go(self, before: Before | None) -> int:
         supervisor = Supervisor(self._plan, View(self.stream), logs=self._logs)
-        interrupt = asyncio.create_task(self._interrupt(supervisor))
+        interrupt = asyncio.create_task(self._interrupt(supervisor, before))
         try:
             return await supervisor.run()
         finally:
             self.pids = {p.name: p.pid for p in supervisor._processes()}
             interrupt.cancel()
 
-    async def _interrupt(self, supervisor: Supervisor) -> None:
+    async def _interrupt(self, supervisor: Supervisor, before: Before | None) -> None:
+        if before is not None:
+            await before(supervisor)
         while self._until not in self.stream.getvalue():
             await asyncio.sleep(0.02)
         for _ in range(self._times):
@@ -165,30 +174,87 @@ def test_log_of_the_run_before_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "engine-0.log.1").read_text() == "old"
 
 
-def test_no_process_survives_kill_9_of_serve(tmp_path: Path) -> None:
-    # A process of its own, killed without a chance to clean up.
+def test_store_that_dies_is_started_again_on_its_port(tmp_path: Path) -> None:
+    plan = plan_of(stand_in("engine-0", "engine", "ok"), store=True)
+    run = Run(plan, tmp_path, until="valkey is started again")
+
+    assert plan.store is not None
+    port = int(plan.store.command[plan.store.command.index("--port") + 1])
+    answers: list[bool] = []
+
+    async def kill_store(supervisor: Supervisor) -> None:
+        while "Ctrl-C drains" not in run.stream.getvalue():
+            await asyncio.sleep(0.02)
+        (store,) = [p for p in supervisor._processes() if p.name == "valkey"]
+        store.kill()
+        for _ in range(500):
+            answers.append("started again" in run.stream.getvalue() and answers_ping(port))
+            if answers[-1]:
+                return
+            await asyncio.sleep(0.02)
+
+    assert run.go(kill_store) == 0
+    assert answers[-1]
+    assert "valkey ended: SIGKILL" in run.stream.getvalue()
+    run.assert_nothing_runs()
+
+
+def answers_ping(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as store:
+            store.sendall(b"PING\r\n")
+            return store.recv(7) == b"+PONG\r\n"
+    except OSError:
+        return False
+
+
+@contextmanager
+def process_of_its_own(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Yields a supervisor in a process of its own, once it serves."""
     script = (
-        "import sys; from pathlib import Path;"
-        "from tests.cli.test_supervisor import Run, plan_of, stand_in;"
+        "import asyncio, sys; from pathlib import Path;"
+        "from tests.cli.test_supervisor import Supervisor, View, plan_of, stand_in;"
         "plan = plan_of(stand_in('engine-0', 'engine', 'ok'), store=True);"
-        "run = Run(plan, Path(sys.argv[1]), until='never');"
-        "run.stream = sys.stdout; run.go()"
+        "serve = lambda: Supervisor(plan, View(sys.stdout), logs=Path(sys.argv[1])).run();\n"
+        "async def run(): return await serve()\n"
+        "sys.exit(asyncio.run(run()))"
     )
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
         env=environ,
     ) as serve:
         assert serve.stdout is not None
-        shown = ""
-        while "API " not in shown and (line := serve.stdout.readline()):
-            shown += line
+        while (line := serve.stdout.readline()) and "Ctrl-C drains" not in line:
+            pass
+        try:
+            yield serve
+        finally:
+            serve.kill()
+
+
+def test_serve_without_its_output_goes_on_and_ends_on_ctrl_c(tmp_path: Path) -> None:
+    with process_of_its_own(tmp_path) as serve:
+        assert serve.stdout is not None
+        assert serve.stderr is not None
         children = psutil.Process(serve.pid).children(recursive=True)
-        assert len(children) == 3, shown
-        serve.kill()
+        serve.stdout.close()
+        (engine,) = [c for c in children if "engine" in c.cmdline()]
+        engine.kill()  # something to say
+        psutil.wait_procs([engine], timeout=10)
+        serve.send_signal(signal.SIGINT)
+        assert (serve.wait(timeout=20), serve.stderr.read()) == (0, "")
+    assert psutil.wait_procs(children, timeout=5)[1] == []
+
+
+def test_no_process_survives_kill_9_of_serve(tmp_path: Path) -> None:
+    with process_of_its_own(tmp_path) as serve:
+        children = psutil.Process(serve.pid).children(recursive=True)
+        assert len(children) == 3
+        serve.kill()  # no chance to clean up
     gone, alive = psutil.wait_procs(children, timeout=5)
     assert (len(gone), alive) == (3, [])
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 from octavo.cli.process import Report
 from octavo.cli.view import View
@@ -81,6 +82,21 @@ def test_only_further_engines_are_named_on_a_terminal() -> None:
     first, second = stream.getvalue().strip().split("\n")
     assert "engine" not in first
     assert "engine-1" in second
+
+
+def test_view_outlives_its_reader() -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with os.fdopen(write_fd, "w") as stream:
+        view = View(stream)
+        view.line("first")
+        view.line("second")
+
+
+def test_without_any_output_nothing_is_shown() -> None:
+    view = View(None)
+    view.stage("engine-0", Report(stage="weights"), 0.0)
+    view.tick(9.0)
 
 
 def test_line_of_a_stage_fits_eighty_columns() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.engine.harness import generate
 
 from octavo.engine.sinks import MAX_PENDING_BYTES, GenerateSink, SessionSink
 from octavo.engine.stepper import Bundle
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import QUEUE_FULL, OctavoError
-from tests.engine.harness import generate
 
 BUNDLE = Bundle(step=7, oldest_runnable_ms=3, remaining=1)
 

@@ -22,6 +22,7 @@ class Settings:
     max_len: int = setting(5, "A length.", unit="tokens", minimum=1)
     wait_s: float = setting(0.5, "A time.", unit="s")
     caching: bool = setting(True, "A switch.")
+    no_auth: bool = setting(False, "A switch of something off.")
     hosts: tuple[str, ...] = setting((), "Some hosts.")
     level: str = setting("info", "A choice.", choices=("info", "debug"))
 
@@ -94,13 +95,17 @@ def test_help_shows_unit_default_and_choices(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert "\nSettings of a test:\n" in shown
     for part in ("--max-len TOKENS", "[default: 5]", "--wait-s SECONDS", "--level info|debug",
-                 "--caching / --no-caching", "[default: on]", "--hosts A,B,…"):  # fmt: skip
+                 "--caching / --no-caching", "[default: on]",
+                 "--no-auth / --auth", "--hosts A,B,…"):  # fmt: skip
         assert part in shown
 
 
 def test_unknown_names_are_found_against_all_classes() -> None:
     known = ["max_len", "extra"]
     Sources(flags={}, environ={"OCTAVO_EXTRA": "", "OTHER": ""}, file=None).reject_unknown(known)
+    Path("o.toml").write_text("extra = ''\nextraa = ''\n")
+    with pytest.raises(OctavoError, match=r"extraa \(file o.toml:2\); did you mean extra\?"):
+        Sources(flags={}, environ={}, file=Path("o.toml")).reject_unknown(known)
     with pytest.raises(OctavoError, match=r"OCTAVO_EXTRAA .*did you mean OCTAVO_EXTRA\?"):
         Sources(flags={}, environ={"OCTAVO_EXTRAA": ""}, file=None).reject_unknown(known)
 
@@ -111,6 +116,7 @@ def test_of_two_fields_with_one_name_the_first_counts() -> None:
         ("max_len", "A"),
         ("wait_s", "A"),
         ("caching", "A"),
+        ("no_auth", "A"),
         ("hosts", "A"),
         ("extra", "B"),
         ("config", ""),
@@ -123,6 +129,7 @@ def test_of_two_fields_with_one_name_the_first_counts() -> None:
         max_len=st.integers(1, 10**9),
         wait_s=st.floats(-1e9, 1e9),
         caching=st.booleans(),
+        no_auth=st.booleans(),
         hosts=st.lists(st.text("abc.:*-", min_size=1)).map(tuple),
         level=st.sampled_from(["info", "debug"]),
     )

@@ -69,6 +69,22 @@ def test_an_exception_stays_within_its_object() -> None:
     assert "ValueError: broken" in str(line["exception"])
 
 
+@pytest.mark.parametrize("json", [True, False], ids=["json", "text"])
+def test_a_traceback_shows_no_values_of_variables(json: bool) -> None:
+    stream = configured(json=json)
+
+    def fails(prompt: str) -> None:
+        raise ValueError(len(prompt))
+
+    try:
+        fails("a secret " + "that nobody may log")
+    except ValueError:
+        structlog.get_logger("octavo.x").exception("failed")
+    assert "ValueError: 28" in stream.getvalue()
+    assert "in fails" in stream.getvalue()
+    assert "a secret that" not in stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("level", "path", "count"),
     [

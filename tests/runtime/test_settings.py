@@ -13,6 +13,7 @@ from octavo.runtime.settings import (
     flag_of,
     load,
     names,
+    place_in,
     read_file,
     reject_unknown,
     setting,
@@ -42,7 +43,7 @@ def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
     assert dict(loaded.origins) == {
         "max_len": "flag --max-len",
         "share": "env OCTAVO_SHARE",
-        "level": f"file {file}",
+        "level": f"file {file}:3",
         "caching": "default",
         "hosts": "default",
         "password": "default",
@@ -111,6 +112,21 @@ def test_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
             read_file(file)
     with pytest.raises(OctavoError, match="No such file"):
         read_file(tmp_path / "missing.toml")
+
+
+def test_place_of_a_key_is_where_it_is_set_not_where_it_is_only_written(tmp_path: Path) -> None:
+    file = tmp_path / "o.toml"
+    text = '# max_len = 1\nnote = """\nmax_len = 2\n"""\nmax_len_x = 3\n\'max_len\'=4\n'
+    file.write_text(text)
+    assert place_in(file, "max_len") == f"{file}:6"
+    assert place_in(file, "hosts") == str(file)
+
+
+def test_bad_value_of_a_file_names_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "o.toml"
+    file.write_text("share = 0.1\nmax_len = 0\n")
+    with pytest.raises(OctavoError, match=r"o\.toml:2\): must be at least 1"):
+        load(Settings, file=file)
 
 
 def test_unknown_key_names_the_nearest() -> None:

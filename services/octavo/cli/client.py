@@ -9,7 +9,15 @@ import httpx
 import msgspec
 
 from octavo.v1 import common_pb2
-from octavo.v1.errors import CATALOGUE, ENDPOINT_UNREACHABLE, ENGINE_FAILURE, INTERNAL, OctavoError
+from octavo.v1.errors import (
+    BAD_USAGE,
+    CATALOGUE,
+    ENDPOINT_UNREACHABLE,
+    ENGINE_FAILURE,
+    INTERNAL,
+    MODEL_LOADING,
+    OctavoError,
+)
 
 _TIMEOUT = httpx.Timeout(10.0, read=120.0)
 """An answer may think, but a stream sends a heartbeat every few seconds."""
@@ -62,15 +70,22 @@ class _Models(msgspec.Struct):
     class Model(msgspec.Struct):
         id: str
 
+    class Status(msgspec.Struct):
+        """Our own addition to OpenAI's list."""
+
+        stage: str = "no model is served"
+        eta_ms: int = 0
+
     data: list[Model] = []
+    status: Status = msgspec.field(default_factory=Status)
 
 
 class ChatClient:
-    """Talks to one endpoint with the OpenAI protocol."""
+    """Talks to one endpoint with the OpenAI protocol; raises BAD_USAGE for what is no URL."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._http = httpx.Client(base_url=url, timeout=_TIMEOUT, trust_env=False)
+        self._http = httpx.Client(base_url=_checked(url), timeout=_TIMEOUT, trust_env=False)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -84,10 +99,14 @@ class ChatClient:
             raise self._unreachable(error) from error
         if response.is_error:
             raise error_of(response.content, response.status_code)
-        models = msgspec.json.decode(response.content, type=_Models).data
-        if not models:
-            raise error_of(b"", 503)
-        return models[0].id
+        try:
+            models = msgspec.json.decode(response.content, type=_Models)
+        except msgspec.DecodeError as error:
+            raise error_of(response.content, response.status_code) from error
+        if not models.data:
+            status = models.status
+            raise OctavoError(MODEL_LOADING, stage=status.stage, retry_after_ms=status.eta_ms)
+        return models.data[0].id
 
     def stream(
         self,
@@ -127,6 +146,19 @@ class ChatClient:
     def _unreachable(self, error: httpx.HTTPError) -> OctavoError:
         reason = str(error) or type(error).__name__
         return OctavoError(ENDPOINT_UNREACHABLE, url=self._url, reason=reason)
+
+
+def _checked(text: str) -> httpx.URL:
+    """Returns the URL; the reason repeats nothing of it, for it may hold a password."""
+    try:
+        url = httpx.URL(text)
+        if url.scheme in ("http", "https") and url.host and (url.port or 0) < 1 << 16:
+            return url
+    except httpx.InvalidURL:
+        pass
+    raise OctavoError(
+        BAD_USAGE, reason="the URL is not of the form http://HOST:PORT", command="octavo chat"
+    )
 
 
 def events(lines: Iterator[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Keeps one engine process alive: starts it, shows its reports, starts it again when it dies."""
+"""Keeps processes alive: starts an engine, shows its reports, starts again what has died."""
 
 from __future__ import annotations
 
@@ -13,12 +13,27 @@ from octavo.v1.errors import ENGINE_DID_NOT_START, PROCESS_ENDED, OctavoError
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
 STEADY_S = 60.0
-"""An engine that served this long starts again with the first delay."""
+"""What lived this long starts again with the first delay."""
 
 
 def next_delay(delay_s: float, lived_s: float) -> float:
     """Returns the wait before the next start, after a life of `lived_s` seconds."""
     return FIRST_DELAY_S if lived_s >= STEADY_S else min(delay_s * 2, MAX_DELAY_S)
+
+
+async def keep_up(process: Process, view: View) -> None:
+    """Starts a process again, until cancelled, each time it ends: one that serving can miss."""
+    loop = asyncio.get_running_loop()
+    delay_s = FIRST_DELAY_S / 2
+    begin = loop.time()
+    while True:
+        reason = await process.wait()
+        delay_s = next_delay(delay_s, loop.time() - begin)
+        view.line(f"{process.name} ended: {reason}; next start in {delay_s:g} s")
+        await asyncio.sleep(delay_s)
+        begin = loop.time()
+        await process.start()
+        view.line(f"{process.name} is started again")
 
 
 class Keeper:

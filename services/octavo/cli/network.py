@@ -6,14 +6,23 @@ import asyncio
 import errno
 import random
 import socket
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
+from octavo.runtime.loopback import is_loopback
+from octavo.runtime.settings import MASK
 from octavo.v1.errors import BAD_SETTING, PORT_IN_USE, STORE_UNREACHABLE, OctavoError
 
 _PORTS = range(20_000, 32_000)
 """Below the kernel's own range: no outgoing connection takes one before a child binds it."""
 _ANSWER_S = 2.0
 _CONNECT_S = 3.0
+
+
+def check_exposure(host: str, *, origin: str) -> None:
+    """Raises BAD_SETTING for a host that others may reach: there are no keys to keep them out."""
+    if not is_loopback(f"{host}:0"):
+        reason = "others could use the API, which has no keys yet; --no-auth allows it"
+        raise OctavoError(BAD_SETTING, key="host", value=host, origin=origin, reason=reason)
 
 
 def check_port(host: str, port: int) -> None:
@@ -73,19 +82,43 @@ async def http_get(host: str, port: int, path: str) -> tuple[int, bytes]:
         return 0, b""
 
 
-async def check_redis(url: str) -> None:
-    """Raises STORE_UNREACHABLE unless something accepts connections at the URL."""
-    parts = urlsplit(url)
-    where = f"{parts.hostname}:{parts.port or 6379}"  # never the URL: it may hold a password
+async def check_redis(url: str, *, origin: str) -> None:
+    """Raises unless something accepts connections at the URL.
+
+    Raises:
+        OctavoError: BAD_SETTING for what is no URL of a Redis, else STORE_UNREACHABLE.
+    """
+    parts = _redis_parts(url, origin)
+    host, port = parts.hostname or "", parts.port or 6379
+    is_socket = parts.scheme == "unix"
+    where = parts.path if is_socket else f"{host}:{port}"  # not the URL: it may hold a password
     try:
         async with asyncio.timeout(_CONNECT_S):
-            if parts.scheme == "unix":
-                where = parts.path
+            if is_socket:
                 _, writer = await asyncio.open_unix_connection(parts.path)
             else:
-                host = parts.hostname or "localhost"
-                _, writer = await asyncio.open_connection(host, parts.port or 6379)
+                _, writer = await asyncio.open_connection(host, port)
         writer.close()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or f"no answer in {_CONNECT_S:g} s"
         raise OctavoError(STORE_UNREACHABLE, url=where, reason=reason) from error
+
+
+def _redis_parts(url: str, origin: str) -> SplitResult:
+    """Splits the URL; no reason repeats a part of it, for any may belong to a password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for one that is no number
+    except ValueError:
+        reason = "not a URL; in a password, special characters are written as %XX"
+    else:
+        tail = parts.path + parts.query + parts.fragment
+        if parts.scheme not in ("redis", "rediss", "unix"):
+            reason = "must begin with redis://, rediss:// or unix://"
+        elif not (parts.path if parts.scheme == "unix" else parts.hostname):
+            reason = "names no host" if parts.scheme != "unix" else "names no socket"
+        elif parts.scheme != "unix" and "@" in tail:
+            reason = "in a password, special characters are written as %XX"
+        else:
+            return parts
+    raise OctavoError(BAD_SETTING, key="redis", value=MASK, origin=origin, reason=reason) from None

@@ -24,6 +24,11 @@ class ServeConfig:
         "URL of a Redis or Valkey for request records; empty starts an embedded Valkey.",
         secret=True,
     )
+    no_auth: bool = setting(
+        False,
+        "Lets --host be an address that others reach. There are no API keys yet: whoever reaches "
+        "it may use it.",
+    )
     log_dir: str = setting(
         "", "Folder of the processes' logs; empty takes the user's state folder."
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from octavo.cli.keeper import Keeper
+from octavo.cli.keeper import Keeper, keep_up
 from octavo.cli.network import http_get, url_of
 from octavo.cli.plan import ProcessPlan, ServePlan
 from octavo.cli.process import Process
@@ -58,10 +58,11 @@ class Supervisor:
         drain_s = _SPARE_S
         try:
             self._spawn(self._ticking())
-            for process in (self._store, self._gateway):
-                if process is not None:
-                    await process.start()
-                    self._spawn(_watch(process))
+            if self._store is not None:
+                await self._store.start()
+                self._spawn(keep_up(self._store, self._view))
+            await self._gateway.start()
+            self._spawn(_watch(self._gateway))
             for keeper in self._keepers:
                 self._spawn(keeper.run())
             self._spawn(self._announce())
@@ -96,8 +97,8 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         if not self._ended.done():
-            self._view.line("draining; Ctrl-C again to kill")
             self._ended.set_result(None)
+            self._view.line("draining; Ctrl-C again to kill")
             return
         self._killed = True
         for process in self._processes():

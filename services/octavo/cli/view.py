@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TextIO
 
 from octavo.cli.process import Report
@@ -14,12 +15,15 @@ _TEXT_COLUMNS = 70
 
 
 class View:
-    """Prints the course of a start, and what happens later. Knows no process."""
+    """Prints the course of a start, and what happens later. Knows no process.
 
-    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+    Serving goes on without a reader: when the terminal or the pipe is gone, nothing is shown.
+    """
+
+    def __init__(self, stream: TextIO | None, *, quiet: bool = False) -> None:
         self._stream = stream
         self._quiet = quiet
-        self._is_terminal = stream.isatty()
+        self._is_terminal = stream is not None and stream.isatty()
         self._current: dict[str, tuple[Report, float, float]] = {}
         """Report, begin and last time said, of the stage that each engine is in."""
 
@@ -50,8 +54,7 @@ class View:
     def line(self, text: str = "") -> None:
         """Prints a line above whatever is drawn."""
         erase = "\r\x1b[K" if self._is_terminal else ""
-        self._stream.write(f"{erase}{text}\n")
-        self._stream.flush()
+        self._write(f"{erase}{text}\n")
 
     def note(self, text: str) -> None:
         """Prints a line that `--quiet` leaves out."""
@@ -69,8 +72,19 @@ class View:
     def _draw_current(self, now: float) -> None:
         if self._current:
             engine, (report, begin, _) = next(iter(self._current.items()))
-            self._stream.write(f"\r\x1b[K{_row(engine, report, now - begin)}")
+            self._write(f"\r\x1b[K{_row(engine, report, now - begin)}")
+
+    def _write(self, text: str) -> None:
+        if self._stream is None:  # the interpreter's stdout where that is closed from the start
+            return
+        try:
+            self._stream.write(text)
             self._stream.flush()
+        except OSError:
+            # What is buffered would fail once more at the interpreter's end: let it go nowhere.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 def _row(engine: str, report: Report, seconds: float) -> str:

@@ -8,7 +8,6 @@ vanished gateway within ten seconds; one that was killed shows at once.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -19,9 +18,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from octavo.engine.session import EngineShell
+from octavo.runtime.loopback import require_loopback
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import (
-    BAD_SETTING,
     INVALID_VALUE,
     PORT_IN_USE,
     UNSUPPORTED_PARAMETER,
@@ -87,7 +86,7 @@ class EngineServer:
         Raises:
             OctavoError: PORT_IN_USE, or BAD_SETTING for an address that is not loopback.
         """
-        _require_loopback(listen)
+        require_loopback(listen, key="listen", origin="engine")
         await self.set_serving(serving=False)
         try:
             port = self._server.add_insecure_port(listen)
@@ -173,25 +172,6 @@ class EngineServer:
 async def _abort(context: _Context, error: OctavoError) -> None:
     metadata = ((ERROR_METADATA, error.to_proto().SerializeToString()),)
     await context.abort(status_of(error), str(error), trailing_metadata=metadata)
-
-
-def _require_loopback(listen: str) -> None:
-    """Refuses addresses that others can reach: there is no authentication of callers yet."""
-    if listen.startswith("unix:"):
-        return
-    host = listen.rpartition(":")[0].strip("[]")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise OctavoError(
-            BAD_SETTING,
-            key="listen",
-            value=listen,
-            origin="engine",
-            reason="an engine listens on loopback or a unix socket only, it has no authentication",
-        )
 
 
 async def watch(

@@ -23,6 +23,7 @@ from octavo.runtime.settings import (
     flag_of,
     load,
     names,
+    place_in,
     read_file,
     reject_unknown,
 )
@@ -50,7 +51,7 @@ class SettingOption(click.Option):
         is_switch = hint is bool
         metavar = "|".join(doc.choices) or metavar_of(doc.unit, hint)
         super().__init__(
-            [f"{flag}/--no-{flag[2:]}" if is_switch else flag],
+            [f"{flag}/{opposite_of(flag)}" if is_switch else flag],
             default=None,
             type=bool if is_switch else str,
             metavar=metavar,
@@ -91,7 +92,13 @@ class Sources:
         variables = [v for v in self.environ if v.startswith(ENV_PREFIX) and v != CONFIG_VARIABLE]
         reject_unknown(variables, [env_of(name) for name in known], "environment")
         if self.file is not None:
-            reject_unknown(read_file(self.file), known, f"file {self.file}")
+            for key in read_file(self.file):
+                reject_unknown([key], known, f"file {place_in(self.file, key)}")
+
+
+def opposite_of(flag: str) -> str:
+    """Returns the flag that turns a switch off; the one of `--no-x` is `--x`."""
+    return f"--{flag[5:]}" if flag.startswith("--no-") else f"--no-{flag[2:]}"
 
 
 def metavar_of(unit: str, hint: object) -> str:
@@ -198,7 +205,7 @@ def as_flags(value: object, only: Iterable[str]) -> list[str]:
         item = getattr(value, field.name)
         flag = flag_of(field.name)
         if isinstance(item, bool):
-            argv.append(flag if item else f"--no-{flag[2:]}")
+            argv.append(flag if item else opposite_of(flag))
         else:
             argv += [flag, ",".join(item) if isinstance(item, tuple) else str(item)]
     return argv

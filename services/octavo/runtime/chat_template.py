@@ -18,9 +18,6 @@ from octavo.runtime.template_sandbox import Sandbox
 from octavo.runtime.tokenizer import SpecialToken, Tokenizer
 from octavo.v1.errors import INVALID_VALUE, OctavoError
 
-IN_PLACE_CHARS: Final = 64 * 1024
-"""Larger chats should be rendered away from the event loop; as yet they are rendered in place."""
-
 _MARKERS: Final = tuple(chr(c) for c in range(0xFDD0, 0xFDF0))
 """Noncharacters: no text has them by right, and a text that does gets another pair."""
 
@@ -142,6 +139,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, object],
+        max_tokens: int | None = None,
     ) -> list[int]:
         """Returns the prompt's ids.
 
@@ -151,9 +149,11 @@ class ChatTemplate:
             add_generation_prompt: end with the beginning of an answer.
             continue_final_message: end within the last message, so that the answer continues it.
             kwargs: further variables of the template, plain JSON data.
+            max_tokens: where a prompt is too long to be worth encoding; None encodes any.
 
         Raises:
-            OctavoError: INVALID_VALUE when the template refuses the messages or takes too much.
+            OctavoError: INVALID_VALUE when the template refuses the messages or takes too much,
+                CONTEXT_LENGTH_EXCEEDED when the length of the text alone is too much.
         """
         controls = _controls(tokenizer.specials)
         guard, turns, arguments = _guarded(controls, messages, kwargs)
@@ -172,6 +172,9 @@ class ChatTemplate:
         )
         if continue_final_message:
             text = _cut_at(text, guard.tag)
+        if max_tokens is not None:
+            unmarked = text.replace(guard.marker, "") if guard.used else text
+            tokenizer.check_length(unmarked, max_tokens, param="messages")
         if not guard.used and not tokenizer.looks_like_special:
             return tokenizer.encode(text, allow_special=True)
         return _encode_apart(text, tokenizer, controls, guard.marker)

@@ -90,7 +90,9 @@ def configure(*, json: bool, level: str, service: str, stream: TextIO) -> None:
 def _rendering(*, json: bool, colors: bool) -> list[Processor]:
     if json:
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    return [structlog.dev.ConsoleRenderer(colors=colors)]
+    # The default shows the values of local variables, and with them prompts.
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
 
 
 def _adopt_libraries(threshold: int) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -112,7 +114,9 @@ def load(
     ]
     env_values = {n: (environ or {})[env_of(n)] for n in names(cls) if env_of(n) in (environ or {})}
     sources.append(("env", env_values))
-    sources.append((f"file {file}", read_file(file) if file else {}))
+    sources.append(("file", read_file(file) if file else {}))
+    place: dict[str, Callable[[str], str]]
+    place = {"flag": flag_of, "env": env_of, "file": partial(place_in, file)}
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     hints = get_type_hints(cls)
@@ -120,8 +124,7 @@ def load(
         origins[name] = "default"
         for origin, source in sources:
             if name in source:
-                where = {"flag": f"flag {flag_of(name)}", "env": f"env {env_of(name)}"}
-                origins[name] = where.get(origin, origin)
+                origins[name] = f"{origin} {place[origin](name)}"
                 values[name] = _convert(cls, name, source[name], hints[name], origins[name])
                 break
     return Loaded(cls(**values), origins)
@@ -135,6 +138,25 @@ def read_file(file: Path) -> dict[str, object]:
         raise OctavoError(
             BAD_SETTING, key="config", value=str(file), origin="file", reason=str(error)
         ) from error
+
+
+def place_in(file: Path | None, key: str) -> str:
+    """Returns "FILE:LINE" of a key that a TOML file sets; without the line where none is found."""
+    lines = file.read_text(encoding="utf-8").split("\n") if file else []
+    assignment = re.compile(rf"""\s*(["']?){re.escape(key)}\1\s*=""")
+    for count, line in enumerate(lines):
+        # Within a text of several lines, what looks like the key follows on an incomplete file.
+        if assignment.match(line) and _is_toml("\n".join(lines[:count])):
+            return f"{file}:{count + 1}"
+    return str(file)
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
 
 
 def reject_unknown(keys: Iterable[str], known: Sequence[str], origin: str) -> None:

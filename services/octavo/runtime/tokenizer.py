@@ -16,8 +16,9 @@ import fastokens
 import structlog
 import tokenizers
 
+from octavo.runtime.tokenizer_bound import LengthBound, byte_table
 from octavo.runtime.tokenizer_probe import probe_texts
-from octavo.v1.errors import MODEL_UNREADABLE, OctavoError
+from octavo.v1.errors import CONTEXT_LENGTH_EXCEEDED, MODEL_UNREADABLE, OctavoError
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +61,7 @@ class Tokenizer:
         specials: Sequence[SpecialToken],
         byte_level: bool,
         looks_like_special: bool,
+        bound: LengthBound,
     ) -> None:
         self.backend = backend.name
         self.vocab_size = max(tokens, default=-1) + 1
@@ -67,9 +69,10 @@ class Tokenizer:
         self.special_ids = frozenset(s.id for s in specials)
         self.looks_like_special = looks_like_special
         """Other spellings than the literal one can become a control token (by normalisation)."""
+        self._bound = bound
         self._backend = backend
         self._tokens = tokens
-        self._byte_of = _byte_table() if byte_level else {}
+        self._byte_of = byte_table() if byte_level else {}
 
     @classmethod
     def from_json(cls, data: bytes) -> Tokenizer:
@@ -104,11 +107,23 @@ class Tokenizer:
             byte_level="ByteLevel" in json.dumps([raw.get("decoder"), raw.get("pre_tokenizer")]),
             looks_like_special=bool(raw.get("normalizer"))
             and any(t.get("normalized") for t in added),
+            bound=LengthBound.of(raw, tokens.values()),
         )
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Returns the ids; `allow_special` lets literal control tokens in the text become ids."""
         return self._backend.encode(text) if allow_special else self._backend.encode_plain(text)
+
+    def check_length(self, text: str, max_tokens: int, *, param: str) -> None:
+        """Raises CONTEXT_LENGTH_EXCEEDED for a text whose length alone makes it too long."""
+        least = self._bound.least_tokens(text)
+        if least > max_tokens:
+            raise OctavoError(
+                CONTEXT_LENGTH_EXCEEDED,
+                param=param,
+                limit=max_tokens,
+                tokens=f"at least {least}",
+            )
 
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """Returns the text; half characters become U+FFFD, unknown ids nothing."""
@@ -223,10 +238,3 @@ def _first_difference(fast: _Backend, reference: _Backend, specials: Sequence[st
         if not equal:
             return number
     return None
-
-
-def _byte_table() -> dict[str, int]:
-    """Returns the byte behind each character of byte-level BPE, as GPT-2 defined it."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [b for b in range(256) if b not in shown]
-    return {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
