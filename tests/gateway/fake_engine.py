@@ -342,6 +342,8 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
                 token = token_at(prompt, request.sampling.seed, choice, position)
                 delta.token_ids.append(token)
                 delta.text = chr(token)
+                if choice == position == 0:
+                    delta.cached_tokens = usage.cached_tokens
                 if position == total - 1:
                     delta.finish_reason = script.finish
                     if choice == n - 1:

@@ -168,3 +168,30 @@ def test_a_client_that_leaves_during_its_body_gets_nothing() -> None:
         return sent
 
     assert asyncio.run(run()) == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_every_refusal_before_an_engine_is_reported_once(path: str) -> None:
+    world = World(max_body_bytes=1024)
+    endpoint = "chat" if "chat" in path else "completions"
+    message = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
+    message.pop("prompt" if endpoint == "chat" else "messages")
+    answers = [
+        world.post(path, b"{"),
+        world.post(path, {"model": "none", **message}),
+        world.post(path, {"model": "smollm2", "user": "a" * 2000}),
+    ]
+    world.fleet.loading = True
+    answers.append(world.post(path, message))
+    assert [a.status for a in answers] == [400, 404, 413, 503]
+    names = ["invalid_json", "model_not_found", "request_too_large", "model_loading"]
+    ids = [a.headers["x-request-id"] for a in answers]
+    assert world.dispatcher.refusals == [
+        (name, given, endpoint) for name, given in zip(names, ids, strict=True)
+    ]
+
+
+def test_what_an_engine_refuses_is_the_dispatchers_to_report() -> None:
+    world = World()
+    assert world.chat("word " * 600).status == 400
+    assert world.dispatcher.refusals == []

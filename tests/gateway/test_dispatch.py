@@ -2,11 +2,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+import structlog
 from tests.gateway.byte_model import token_at
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.harness import gateway, prompt, until
 from tests.gateway.script import Script
 
+from octavo.gateway.attempts import MAX_MESSAGE_BYTES
 from octavo.gateway.dispatch import Generation, RetryBudget
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import (
@@ -96,7 +98,7 @@ def test_an_unset_seed_is_drawn_once_for_all_attempts() -> None:
         (prompt("a" * 5000), CONTEXT_LENGTH_EXCEEDED),
         (prompt("a", sampling=engine_pb2.Sampling(temperature=9)), INVALID_VALUE),
         (
-            prompt("a", sampling=engine_pb2.Sampling(allowed_token_ids=[200] * 1_700_000)),
+            prompt("\x7f" * (MAX_MESSAGE_BYTES + 1), max_tokens=1),
             REQUEST_TOO_LARGE,
         ),
     ],
@@ -106,7 +108,9 @@ def test_a_bad_request_never_reaches_an_engine(
     request_: engine_pb2.GenerateRequest, kind: object
 ) -> None:
     async def scenario() -> None:
-        engine = FakeEngine()
+        long = len(request_.token_ids.ids) > MAX_MESSAGE_BYTES
+        size = 2**22 if long else 4096
+        engine = FakeEngine(max_model_len=size, num_blocks=size)
         async with gateway(engine) as gw:
             with pytest.raises(OctavoError) as caught:
                 await gw.open(request_)
@@ -253,5 +257,27 @@ def test_a_draining_gateway_takes_nothing_new_and_finishes_what_runs() -> None:
                 await gw.open(prompt("late"))
             assert caught.value.kind is DRAINING
             assert "".join([d.text async for d in generation]) == expected("abc", 5, 10)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_never_opened_leaves_a_line_and_a_count() -> None:
+    async def scenario() -> None:
+        async with gateway(FakeEngine()) as gw:
+            with structlog.testing.capture_logs() as lines:
+                error = OctavoError(INVALID_VALUE, param="n", reason="is odd")
+                gw.dispatcher.refused(error, id="f" * 32, endpoint="completions")
+            assert [{k: v for k, v in line.items() if k != "log_level"} for line in lines] == [
+                {
+                    "event": "request_refused",
+                    "id": "f" * 32,
+                    "code": "OCT-1002",
+                    "endpoint": "completions",
+                    "status": 400,
+                }
+            ]
+            labels = {"model": "", "endpoint": "completions", "status": "400"}
+            assert gw.metric("requests_total", finish="OCT-1002", **labels) == 1
+            gw.check_idle()
 
     asyncio.run(scenario())

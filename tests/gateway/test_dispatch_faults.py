@@ -12,10 +12,12 @@ from octavo.gateway import dispatch
 from octavo.gateway.dispatch import MAX_DEATHS, Generation
 from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.errors import (
+    DRAINING,
     ENGINE_FAILURE,
     NO_ENGINE,
     QUEUE_FULL,
     REQUEST_FAILED,
+    SLOW_CLIENT,
     OctavoError,
 )
 
@@ -303,5 +305,60 @@ def test_whatever_happens_nothing_stays_behind(seed: int) -> None:
             for engine in engines:
                 engine.script = always(Script())
             assert await gw.text(prompt("and it still works"))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["running", "not accepted yet"])
+def test_what_runs_when_the_drain_ends_fails_with_its_reason(answered: bool) -> None:
+    async def scenario() -> None:
+        script = Script(answer=answered, first_delay_s=60)
+        engines = [FakeEngine(script=always(script)) for _ in range(2)]
+        async with gateway(*engines) as gw:
+            request = seeded("abc")
+            reading = asyncio.create_task(gw.text(request))
+            await until(lambda: any(e.requests for e in engines))
+            await asyncio.sleep(0.05)
+            gw.dispatcher.abort()
+            with pytest.raises(OctavoError) as caught:
+                await reading
+            assert caught.value.kind is DRAINING
+            assert gw.metric("retries_total", reason="draining") == 0
+            labels = {"model": "tiny", "endpoint": "chat"}
+            assert gw.metric("requests_total", status="503", finish="OCT-2005", **labels) == 1
+            assert sum(len(e.requests) for e in engines) == 1
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_from_outside_reaches_a_reader_that_comes_late() -> None:
+    async def scenario() -> None:
+        async with gateway(FakeEngine(script=always(Script(delay_s=0.01)))) as gw:
+            generation = await gw.open(seeded("abc", max_tokens=50))
+            await anext(generation)
+            generation.fail(OctavoError(SLOW_CLIENT, waiting=9, limit=8))
+            with pytest.raises(OctavoError) as caught:
+                await anext(generation)
+            assert caught.value.kind is SLOW_CLIENT
+            record = await gw.records.get(generation.id)
+            assert record is not None
+            assert (record["state"], record["error"]) == ("failed", "OCT-2008")
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_by_the_only_engine_is_no_retry() -> None:
+    async def scenario() -> None:
+        async with gateway(FakeEngine(script=always(Script(refuse=FULL)))) as gw:
+            with pytest.raises(OctavoError) as caught:
+                await gw.open(seeded("abc"))
+            assert caught.value.kind is QUEUE_FULL
+            assert gw.metric("retries_total", reason="queue_full") == 0
+            taken = 0
+            while gw.dispatcher.budget.take():
+                taken += 1
+            assert taken == int(gw.dispatcher.budget.MINIMUM)
 
     asyncio.run(scenario())

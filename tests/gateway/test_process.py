@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,10 @@ import psutil
 import pytest
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.script import Script
+
+from octavo.gateway.config import GatewayConfig
+from octavo.gateway.process import listen, run
+from octavo.v1.errors import BAD_SETTING, OctavoError
 
 ROOT = Path(__file__).parents[2]
 MAX_RSS_BYTES = 200 * 1024 * 1024
@@ -92,6 +97,14 @@ async def stream_to_end(client: httpx.AsyncClient) -> str:
     return body
 
 
+async def endless_body(client: httpx.AsyncClient) -> httpx.Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(5)
+
+    return await client.post("/v1/chat/completions", content=pieces())
+
+
 def test_a_taken_port_is_one_clear_line_and_its_own_exit_code() -> None:
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -142,17 +155,28 @@ def test_sigterm_finishes_streams_and_then_ends() -> None:
     asyncio.run(scenario())
 
 
-def test_a_stream_that_outlasts_the_drain_is_cut_off_and_never_cleanly() -> None:
+def test_what_outlasts_the_drain_ends_with_an_error_and_never_cleanly() -> None:
     async def scenario() -> None:
         engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=4000)).start()
-        async with serving(engine, flags=("--drain-s", "1")) as (process, client):
+        async with serving(engine, flags=("--drain-s", "0.5")) as (process, client):
             await ready(client)
             streaming = asyncio.create_task(stream_to_end(client))
-            while not engine.requests:
+            waiting = asyncio.create_task(client.post("/v1/chat/completions", json=chat()))
+            uploading = asyncio.create_task(endless_body(client))
+            while len(engine.requests) < 2:
                 await asyncio.sleep(0.01)
             process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 6) == 0
-            assert "[DONE]" not in await streaming
+            body = await streaming
+            assert body.endswith("(broken off)")
+            assert body.count('"code":"draining"') == 1
+            assert "[DONE]" not in body
+            for answer in (await waiting, await uploading):
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+            assert process.stderr is not None
+            log = (await process.stderr.read()).decode()
+            assert "Traceback" not in log
+            assert log.count("finish=OCT-2005") == 2
             while engine.num_running:
                 await asyncio.sleep(0.01)
 
@@ -239,3 +263,29 @@ def test_each_request_ends_with_one_line_of_log() -> None:
             assert "healthz" not in stderr.decode()
 
     asyncio.run(scenario())
+
+
+def send_for_ever(served: socket.socket) -> None:
+    while True:
+        served.sendall(b"x" * 65536)
+
+
+def test_a_peer_that_reads_nothing_is_gone_after_the_timeout() -> None:
+    with (
+        listen("127.0.0.1", 0, peer_timeout_s=0.4) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as served,
+    ):
+        assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        served.settimeout(10)
+        with pytest.raises(TimeoutError) as caught:
+            send_for_ever(served)
+        assert caught.value.errno == errno.ETIMEDOUT, "the kernel's word, not our own timeout"
+
+
+def test_engines_beyond_this_machine_are_refused() -> None:
+    config = GatewayConfig(engines=("127.0.0.1:1", "10.0.0.7:50051"))
+    with pytest.raises(OctavoError) as caught:
+        run(config, {})
+    assert caught.value.kind is BAD_SETTING
+    assert "10.0.0.7:50051" in caught.value.message

@@ -16,7 +16,7 @@ from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.records import KEY_PREFIX, OPEN_TTL_S, Record, Records
 from octavo.gateway.redis_store import RedisStore
 from octavo.gateway.store import Item, Store, StoreUnavailableError
-from octavo.v1.errors import OctavoError
+from octavo.v1.errors import RECORD_UNAVAILABLE, OctavoError
 
 
 class MemoryStore:
@@ -109,6 +109,42 @@ def test_open_records_are_renewed_and_final_ones_are_not(monkeypatch: pytest.Mon
             store.values.clear()
             await until(lambda: store.state(record(1).id) == "accepted")
             assert store.state(record(2).id) == ""
+
+    asyncio.run(scenario())
+
+
+def test_steady_traffic_does_not_keep_open_records_from_their_renewal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "RENEW_S", 0.15)
+
+    async def scenario() -> None:
+        store = MemoryStore()
+        async with running(store) as (records, _):
+            records.write(record(1))
+            await until(lambda: store.state(record(1).id) == "accepted")
+            store.values.clear()
+            async with asyncio.timeout(2):
+                number = 2
+                while not store.state(record(1).id):
+                    records.write(record(number, state="finished"))
+                    number += 1
+                    await asyncio.sleep(0.005)
+
+    asyncio.run(scenario())
+
+
+def test_a_backlog_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BATCH", 2)
+    monkeypatch.setattr(module, "FLUSH_S", 0.2)
+
+    async def scenario() -> None:
+        store = MemoryStore()
+        async with running(store) as (records, _):
+            for i in range(50):
+                records.write(record(i, state="finished"))
+            await until(lambda: len(store.values) == 50, timeout_s=1.0)
+            assert max(store.batches) == 2
 
     asyncio.run(scenario())
 
@@ -229,8 +265,10 @@ def test_no_other_key_can_be_read_through_an_id() -> None:
         store.away = True
         async with running(store) as (records, _):
             assert await records.get("../../limits") is None
-            with pytest.raises(OctavoError):
+            with pytest.raises(OctavoError) as caught:
                 await records.get("0" * 32)
+            assert caught.value.kind is RECORD_UNAVAILABLE
+            assert caught.value.retry_after_ms
 
     asyncio.run(scenario())
 

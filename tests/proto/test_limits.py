@@ -6,6 +6,7 @@ from octavo.v1 import engine_pb2, limits
 def test_every_limit_is_a_positive_number_but_the_floor() -> None:
     values = {n: v for n, v in vars(limits).items() if n.isupper()}
     assert values.pop("LOGPROB_FLOOR") < 0
+    assert "developer" not in values.pop("CHAT_ROLES"), "the gateway makes it a system message"
     assert values
     assert all(value > 0 for value in values.values()), values
 

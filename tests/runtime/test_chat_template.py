@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -242,3 +243,16 @@ def _with_rstrip() -> Tokenizer:
 
 
 TOKENIZER_WITH_RSTRIP = _with_rstrip()
+
+
+def test_a_control_token_that_begins_within_another_is_broken_as_well() -> None:
+    raw = json.loads(tokenizer_json())
+    for token, text in zip(raw["added_tokens"], ["<ab>", "b><c>"], strict=False):
+        renamed = {token["content"]: text}
+        raw["model"]["vocab"] = {renamed.get(t, t): i for t, i in raw["model"]["vocab"].items()}
+        token["content"] = text
+    file = Tokenizer.from_json(json.dumps(raw).encode())
+    made = ChatTemplate("{{ messages[0].content }}", bos_token="", eos_token="")
+    ids = made.encode(file, [{"role": "user", "content": "<ab><c>"}], kwargs={})
+    assert not set(ids) & file.special_ids
+    assert file.decode(ids, skip_special=True) == "<ab><c>"

@@ -7,6 +7,7 @@ App              host and origin, path, ids, errors
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
@@ -45,7 +46,7 @@ from octavo.gateway.dispatch import Dispatcher
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.records import Records
 from octavo.runtime.env import Env
-from octavo.v1.errors import INTERNAL, OctavoError
+from octavo.v1.errors import DRAINING, INTERNAL, OctavoError
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +116,11 @@ class App:
             return
         except OctavoError as error:
             await self._fail(state, error, request_id)
+        except asyncio.CancelledError:
+            if not self._fleet.draining:
+                raise
+            # The server gives up what outlasted its drain, such as a body that never ends.
+            await self._fail(state, OctavoError(DRAINING), request_id)
         except Exception:
             log.exception("request_crashed", id=request_id)
             await self._fail(state, OctavoError(INTERNAL, id=request_id), request_id)
@@ -145,13 +151,22 @@ class App:
         send: Send,
         id: str,
     ) -> None:
+        try:
+            plan = await self._plan(endpoint, planner, scope, receive, id)
+        except OctavoError as error:
+            self._dispatcher.refused(error, id=id, endpoint=endpoint)
+            raise
+        await answer(plan, self._dispatcher, receive, send, heartbeat_s=self._config.heartbeat_s)
+
+    async def _plan(
+        self, endpoint: Endpoint, planner: Planner, scope: Scope, receive: Receive, id: str
+    ) -> Plan:
         if scope["method"] != "POST":
             raise method_not_allowed(path=scope["path"], method=scope["method"], allowed="POST")
         data = await read_body(scope, receive, limit=self._config.max_body_bytes)
         honoured, ignored = sort_out(parse_object(data), endpoint, strict=is_strict(scope))
         context = Context.of(scope, id=id, created=int(self._env.wall()), ignored=ignored)
-        plan = planner(honoured, self._fleet, context)
-        await answer(plan, self._dispatcher, receive, send, heartbeat_s=self._config.heartbeat_s)
+        return planner(honoured, self._fleet, context)
 
     async def _fail(self, state: _Sending, error: OctavoError, id: str) -> None:
         if state.started:  # an answer that has begun is left incomplete

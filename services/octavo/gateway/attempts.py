@@ -187,10 +187,15 @@ class AttemptTable:
         self._to_generate[attempt.key] = request
         self._on_outgoing()
 
-    def cancel(self, attempt: Attempt) -> None:
-        """Ends an attempt here at once and on the engine with the next message. Idempotent."""
+    def cancel(self, attempt: Attempt, error: OctavoError | None = None) -> None:
+        """Ends an attempt here at once and on the engine with the next message. Idempotent.
+
+        Args:
+            attempt: one of this table.
+            error: what its reader is told; None when nobody reads any more.
+        """
         sent = attempt.key not in self._to_generate
-        if self._end(attempt.key, None) and sent:
+        if self._end(attempt.key, error) and sent:
             self._to_cancel.append(attempt.key)
             self._on_outgoing()
 

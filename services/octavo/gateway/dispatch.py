@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+import structlog
 from opentelemetry.trace import Tracer
 
 from octavo.gateway.attempts import MAX_MESSAGE_BYTES, Attempt, EngineLostError
@@ -37,6 +38,8 @@ from octavo.v1.errors import (
     OctavoError,
 )
 from octavo.v1.validation import choices_of, validate_request
+
+log = structlog.get_logger(__name__)
 
 ACCEPT_TIMEOUT_S = 5.0
 """An engine answers within a step; a session that is heard but does not answer is stuck."""
@@ -126,6 +129,7 @@ class Generation:
         self._attempt: Attempt | None = None
         self._started = False
         self._ended = False
+        self._failure: OctavoError | None = None
         self._reasons = [""] * len(self.outputs)
 
     async def place(self) -> None:
@@ -136,7 +140,7 @@ class Generation:
             await self._attempt_until_accepted()
             placed = True
         except OctavoError as error:
-            self._fail(error)
+            self.fail(error)
             raise
         finally:
             if not placed:
@@ -160,8 +164,10 @@ class Generation:
                     return self._take(delta)
                 self.abandon()
         except OctavoError as error:
-            self._fail(error)
+            self.fail(error)
             raise
+        if self._failure is not None:
+            raise self._failure
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -173,6 +179,13 @@ class Generation:
         if not self._ended:
             self._release()
             self._journal.cancelled(output_tokens=self._num_output)
+
+    def fail(self, error: OctavoError) -> None:
+        """Ends the request with an error, which its reader gets, unless it has ended."""
+        if not self._ended:
+            self._failure = error
+            self._release(error)
+            self._journal.failed(error, output_tokens=self._num_output)
 
     @property
     def _num_output(self) -> int:
@@ -202,7 +215,7 @@ class Generation:
             except EngineLostError as lost:
                 self._count_death(lost)
             except OctavoError as refusal:
-                if refusal.kind not in _RETRYABLE:
+                if self._ended or refusal.kind not in _RETRYABLE:
                     raise
                 self._may_retry(refusal.kind.name, refusal)
             else:
@@ -261,8 +274,11 @@ class Generation:
 
     def _may_retry(self, reason: str, error: OctavoError) -> None:
         error.retry_after_ms = error.retry_after_ms or DEFAULT_RETRY_MS
-        self._progress.last_error = error
-        if not self._dispatcher.budget.take():
+        progress = self._progress
+        progress.last_error = error
+        progress.tried.add(self.route.engine)
+        elsewhere = self._dispatcher.fleet.can_route(self._call.model, progress.tried)
+        if not (elsewhere and self._dispatcher.budget.take()):
             raise error
         self._journal.retried(reason)
 
@@ -284,19 +300,14 @@ class Generation:
                 self._journal.finished(delta.usage, self._reasons)
         return delta
 
-    def _fail(self, error: OctavoError) -> None:
-        if not self._ended:
-            self._release()
-            self._journal.failed(error, output_tokens=self._num_output)
-
-    def _release(self) -> None:
+    def _release(self, error: OctavoError | None = None) -> None:
         self._ended = True
-        self._cancel_attempt()
+        self._cancel_attempt(error)
         self._dispatcher.forget(self)
 
-    def _cancel_attempt(self) -> None:
+    def _cancel_attempt(self, error: OctavoError | None = None) -> None:
         if self._replica is not None and self._attempt is not None:
-            self._replica.cancel(self._attempt)
+            self._replica.cancel(self._attempt, error)
 
 
 class Dispatcher:
@@ -372,6 +383,12 @@ class Dispatcher:
         self._open.discard(generation)
 
     def abort(self) -> None:
-        """Cancels everything that is open: the drain took too long."""
+        """Fails everything that is open with DRAINING: the drain took too long."""
         for generation in list(self._open):
-            generation.abandon()
+            generation.fail(OctavoError(DRAINING, retry_after_ms=DEFAULT_RETRY_MS))
+
+    def refused(self, error: OctavoError, *, id: str, endpoint: str) -> None:
+        """Counts and logs a request that was turned away before it could be opened."""
+        status = error.kind.status
+        self.metrics.requests.labels("", endpoint, str(status), error.kind.code).inc()
+        log.info("request_refused", id=id, code=error.kind.code, endpoint=endpoint, status=status)

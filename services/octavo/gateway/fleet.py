@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from octavo.gateway.endpoints import Readiness, ServedModel
@@ -123,11 +123,7 @@ class Fleet:
         """Returns the cheapest engine of a model that was not tried yet; raises NO_ENGINE."""
         views = [
             replica.view(hashes, reads_cache=reads_cache)
-            for replica in self._replicas.values()
-            if replica.ready
-            and replica.name not in tried
-            and replica.model is not None
-            and replica.model.identity == model.identity
+            for replica in self._candidates(model, tried)
         ]
         if not views:
             raise OctavoError(NO_ENGINE, model=model.name, retry_after_ms=DEFAULT_RETRY_MS)
@@ -139,6 +135,16 @@ class Fleet:
             turn=self._turn,
         )
         return self._replicas[route.engine], route
+
+    def can_route(self, model: ServedModel, tried: Collection[str]) -> bool:
+        """Returns whether `route` would find an engine."""
+        return any(self._candidates(model, tried))
+
+    def _candidates(self, model: ServedModel, tried: Collection[str]) -> Iterator[Replica]:
+        for replica in self._replicas.values():
+            serves = replica.model is not None and replica.model.identity == model.identity
+            if serves and replica.ready and replica.name not in tried:
+                yield replica
 
     def _known_names(self) -> list[str]:
         return list(

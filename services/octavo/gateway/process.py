@@ -1,8 +1,8 @@
 """One gateway process: wiring, server, signals.
 
 Listens at once; engines are connected behind it. SIGTERM or SIGINT ends it gracefully: no new
-connections, unready, running answers finish within drain_s, then they are cut off. A second signal
-ends it at once.
+connections, unready, running answers finish within drain_s, then they end with an error. A second
+signal ends it at once.
 """
 
 from __future__ import annotations
@@ -37,12 +37,22 @@ from octavo.gateway.redis_store import RedisStore
 from octavo.gateway.replica import Replica
 from octavo.runtime import logs, telemetry
 from octavo.runtime.env import SystemEnv
+from octavo.runtime.loopback import require_loopback
 from octavo.v1.errors import PORT_IN_USE, OctavoError
 
 log = structlog.get_logger("octavo.gateway")
 
 KEEP_ALIVE_S = 75
 """Longer than the 60 s after which common proxies give an idle connection up."""
+
+LAST_WORDS_S = 1.0
+"""How long answers that outlasted the drain may take to send their error."""
+
+PEER_TIMEOUT_S = 30.0
+"""How long a client may acknowledge nothing, or keep its window shut, before it is gone."""
+
+KEEP_ALIVE_PROBE_S = 10
+"""Silence after which the kernel asks whether the peer is still there, and between questions."""
 
 FLUSH_S = 2.0
 """How long the last records may take at the end."""
@@ -51,9 +61,13 @@ FLUSH_S = 2.0
 class _Server(uvicorn.Server):
     """uvicorn, but the first signal drains and the second ends the process at once."""
 
-    def __init__(self, config: uvicorn.Config, fleet: Fleet) -> None:
+    def __init__(
+        self, config: uvicorn.Config, *, fleet: Fleet, dispatcher: Dispatcher, drain_s: float
+    ) -> None:
         super().__init__(config)
         self._fleet = fleet
+        self._dispatcher = dispatcher
+        self._drain_s = drain_s
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -68,6 +82,15 @@ class _Server(uvicorn.Server):
             os._exit(128 + sig)
         self._fleet.drain()
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Waits for running answers; those that outlast the drain end with an error."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._drain_s, self._dispatcher.abort)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +133,10 @@ def _wire(config: GatewayConfig) -> _Parts:
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(config.drain_s),
+        timeout_graceful_shutdown=math.ceil(config.drain_s + LAST_WORDS_S),
     )
     return _Parts(
-        server=_Server(settings, fleet),
+        server=_Server(settings, fleet=fleet, dispatcher=dispatcher, drain_s=config.drain_s),
         fleet=fleet,
         dispatcher=dispatcher,
         records=records,
@@ -150,15 +173,24 @@ async def serve(config: GatewayConfig, listener: socket.socket) -> None:
         log.info("gateway_stopped")
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Opens the listening socket; raises PORT_IN_USE."""
+def listen(host: str, port: int, *, peer_timeout_s: float = PEER_TIMEOUT_S) -> socket.socket:
+    """Opens the listening socket, whose connections inherit its options; raises PORT_IN_USE."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
         raise OctavoError(PORT_IN_USE, port=port, host=host) from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        for option, value in (
+            (socket.TCP_KEEPIDLE, KEEP_ALIVE_PROBE_S),
+            (socket.TCP_KEEPINTVL, KEEP_ALIVE_PROBE_S),
+            (socket.TCP_USER_TIMEOUT, int(peer_timeout_s * 1000)),
+        ):
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)
+    return listener
 
 
 def run(config: GatewayConfig, environ: Mapping[str, str]) -> None:
@@ -166,6 +198,8 @@ def run(config: GatewayConfig, environ: Mapping[str, str]) -> None:
     logs.configure(
         json=config.log_json, level=config.log_level, service="octavo-gateway", stream=sys.stderr
     )
+    for address in config.engines:
+        require_loopback(address, key="engines", origin="gateway")
     end_telemetry = telemetry.configure("octavo-gateway", environ)
     listener = listen(config.host, config.port)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -11,6 +11,8 @@ records wait, up to a bound; what is lost beyond it is counted. Knows no HTTP an
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import re
 from collections import OrderedDict
 from typing import Literal
@@ -20,7 +22,7 @@ import structlog
 
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.store import Item, Store, StoreUnavailableError
-from octavo.v1.errors import STORE_UNREACHABLE, OctavoError
+from octavo.v1.errors import RECORD_UNAVAILABLE, OctavoError
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +38,9 @@ MAX_WAITING = 10_000
 """Changed records that wait for the store, about 1 KB each."""
 MAX_RECENT = 2_000
 """Final records that stay in memory, so that they can be read without a store."""
+
+RETRY_MS = 1000
+"""Advice to come back while the store is away."""
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -136,7 +141,7 @@ class Records:
         """Returns a record as plain data; None when there is none.
 
         Raises:
-            OctavoError: STORE_UNREACHABLE when it may exist but the store is away.
+            OctavoError: RECORD_UNAVAILABLE when it may exist but the store is away.
         """
         record = self._open.get(id) or self._recent.get(id) or self._waiting.get(id)
         if record is None and self._store is not None and _ID.fullmatch(id):
@@ -151,15 +156,19 @@ class Records:
         loop = asyncio.get_running_loop()
         renew_at = loop.time() + RENEW_S
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(renew_at):
                     await self._changed.wait()
-            except TimeoutError:
+            await asyncio.sleep(FLUSH_S)
+            if loop.time() >= renew_at:
                 for record in list(self._open.values()):
                     self._enqueue(record)
                 renew_at = loop.time() + RENEW_S
-            await asyncio.sleep(FLUSH_S)
-            await self._flush_batch()
+            self._changed.clear()
+            # What changes meanwhile gathers for the next round.
+            for _ in range(math.ceil(len(self._waiting) / MAX_BATCH)):
+                if not await self._flush_batch():
+                    break
 
     async def flush(self, timeout_s: float) -> None:
         """Writes what waits, for so long at most; what stays behind is counted as dropped."""
@@ -173,7 +182,6 @@ class Records:
             log.warning("records_lost", count=len(self._waiting))
 
     async def _flush_batch(self) -> bool:
-        self._changed.clear()
         store = self._store
         if store is None or not self._waiting:
             return True
@@ -184,8 +192,6 @@ class Records:
             for record in batch:
                 self._enqueue(record)
             return False
-        if self._waiting:
-            self._changed.set()
         return True
 
     def _batch_size(self) -> int:
@@ -211,7 +217,7 @@ class Records:
             raw = await store.get(KEY_PREFIX + id)
         except StoreUnavailableError as error:
             raise OctavoError(
-                STORE_UNREACHABLE, url="its address", reason=str(error), retry_after_ms=1000
+                RECORD_UNAVAILABLE, reason=str(error), retry_after_ms=RETRY_MS
             ) from error
         if raw is None:
             return None

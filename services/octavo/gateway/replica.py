@@ -111,9 +111,9 @@ class Replica:
         self.table.open(request, attempt)
         return attempt
 
-    def cancel(self, attempt: Attempt) -> None:
+    def cancel(self, attempt: Attempt, error: OctavoError | None = None) -> None:
         """Ends an attempt here at once, and on the engine within its next step."""
-        self.table.cancel(attempt)
+        self.table.cancel(attempt, error)
 
     async def run(self) -> None:
         """Keeps the engine connected until cancelled."""

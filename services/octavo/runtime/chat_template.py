@@ -47,7 +47,7 @@ def _controls(specials: Sequence[SpecialToken]) -> _Controls:
     never = r"(?!)"
     return _Controls(
         ids={s.text.strip(): s.id for s in specials},
-        literal=re.compile("|".join(map(re.escape, texts)) or never),
+        literal=re.compile("|".join(re.escape(t) for t in texts if t[1:]) or never),
         genuine=re.compile(f"({'|'.join(swallowing)})" if texts else f"({never})"),
         prefixes=prefixes,
         prefix_ends=frozenset(p[-1] for p in prefixes),
@@ -89,18 +89,16 @@ class _Guard:
         self.chars += len(text)
         if not text.isascii() and (self.marker in text or self.tag in text):
             self.collides = True
-        found = self._controls.literal.search(text) is not None
-        if found:
-            text = self._controls.literal.sub(self._break, text)
+        # Again until nothing is found: a token may begin within another one.
+        while found := set(self._controls.literal.findall(text)):
+            self.used = True
+            for token in found:
+                text = text.replace(token, f"{token[:1]}{self.marker}{token[1:]}")
         begun = self._begun(text)
         if begun is not None:
             text = f"{text[: begun + 1]}{self.marker}{text[begun + 1 :]}"
-        self.used |= found or begun is not None
+            self.used = True
         return text
-
-    def _break(self, match: re.Match[str]) -> str:
-        token = match.group()
-        return f"{token[:1]}{self.marker}{token[1:]}"
 
     def _begun(self, text: str) -> int | None:
         if text[-1:] not in self._controls.prefix_ends:

@@ -20,7 +20,7 @@ from octavo.runtime.chat_template import ChatTemplate
 from octavo.runtime.env import SystemEnv
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import common_pb2, engine_pb2
-from octavo.v1.errors import MODEL_LOADING, MODEL_NOT_FOUND, OctavoError
+from octavo.v1.errors import MODEL_LOADING, MODEL_NOT_FOUND, RECORD_UNAVAILABLE, OctavoError
 from octavo.v1.validation import Capacity, validate_request
 
 EOS = 2
@@ -89,16 +89,19 @@ def says(text: str, *, finish: common_pb2.FinishReason.ValueType = STOP, cached:
         want = range(request.logprobs) if request.HasField("logprobs") else None
         if request.HasField("prompt_logprobs"):
             prompt = list(request.token_ids.ids)
-            yield engine_pb2.Delta(
-                prompt_logprobs=[
-                    common_pb2.PositionLogprobs(),
-                    *(candidates((i, -1.5), (7, -0.5)) for i in prompt[1:]),
-                ]
-            )
+            entries = [
+                common_pb2.PositionLogprobs(),
+                *(candidates((i, -1.5), (7, -0.5)) for i in prompt[1:]),
+            ]
+            # The engine computes a prompt in chunks.
+            yield engine_pb2.Delta(prompt_logprobs=entries[:2])
+            yield engine_pb2.Delta(prompt_logprobs=entries[2:])
         for position, token in enumerate(ids):
             last = position == len(ids) - 1
             for choice in range(n):
                 delta = engine_pb2.Delta(choice=choice, position=position, token_ids=[token])
+                if choice == position == 0:
+                    delta.cached_tokens = cached
                 if token != EOS:
                     delta.text = tokenizer().token_text(token)
                 if want is not None:
@@ -134,6 +137,7 @@ class ScriptedGeneration:
             engine="engine-a", hit_tokens=16, prompt_tokens=32, seconds=0.5, runner_up="engine-b"
         )
         self.closed = False
+        self.failure: OctavoError | None = None
         self._steps = steps
 
     async def __aiter__(self) -> AsyncIterator[engine_pb2.Delta]:
@@ -144,6 +148,9 @@ class ScriptedGeneration:
                 await asyncio.sleep(step)
             else:
                 yield step
+
+    def fail(self, error: OctavoError) -> None:
+        self.failure = self.failure or error
 
     async def aclose(self) -> None:
         self.closed = True
@@ -158,6 +165,10 @@ class ScriptedDispatcher:
         self.generations: list[ScriptedGeneration] = []
         self.open_s = 0.0
         self.cancelled = 0
+        self.refusals: list[tuple[str, str, str]] = []
+
+    def refused(self, error: OctavoError, *, id: str, endpoint: str) -> None:
+        self.refusals.append((error.kind.name, id, endpoint))
 
     async def open(self, call: Call) -> ScriptedGeneration:
         self.calls.append(call)
@@ -176,6 +187,7 @@ class ScriptedFleet:
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.models = list(models)
         self.loading = False
+        self.draining = False
 
     def served(self) -> list[ServedModel]:
         return [] if self.loading else self.models
@@ -199,6 +211,8 @@ class ScriptedFleet:
 
 class ScriptedRecords:
     async def get(self, id: str) -> dict[str, object] | None:
+        if id == "away":
+            raise OctavoError(RECORD_UNAVAILABLE, reason="it is away", retry_after_ms=1000)
         return {"id": id, "state": "finished"} if id == "known" else None
 
 

@@ -16,7 +16,7 @@ from tests.gateway.api.scripted import Step, World, says
 from octavo.gateway.api import answer as module
 from octavo.gateway.dispatch import Call
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import ENGINE_FAILURE, QUEUE_FULL, OctavoError
+from octavo.v1.errors import ENGINE_FAILURE, QUEUE_FULL, SLOW_CLIENT, OctavoError
 
 DONE = b"data: [DONE]\n\n"
 
@@ -187,7 +187,10 @@ def test_headers_wait_for_the_first_delta() -> None:
 
 
 def test_headers_of_a_stream() -> None:
-    headers = World().chat(stream=True, user="u", max_tokens=10_000).headers
+    script = says("Hello there", cached=16)
+    headers = World(script).chat(stream=True, user="u", max_tokens=10_000).headers
+    assert headers["x-octavo-cached-tokens"] == "16"
+    assert headers["server-timing"].startswith("first;dur=")
     assert headers["content-type"] == "text/event-stream; charset=utf-8"
     assert headers["cache-control"] == "no-store"
     assert headers["x-accel-buffering"] == "no"
@@ -246,7 +249,7 @@ def test_a_slow_reader_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None
             yield engine_pb2.Delta(text="x" * 2000, token_ids=[4], position=position)
             yield 0.0
 
-    async def run() -> int:
+    async def run() -> OctavoError | None:
         world = World(script)
         async with serving(world) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
@@ -254,7 +257,16 @@ def test_a_slow_reader_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None
             while not (world.dispatcher.generations and world.dispatcher.generations[0].closed):
                 await asyncio.sleep(0.01)
             writer.transport.abort()
-        return len(world.dispatcher.generations)
+        return world.dispatcher.generations[0].failure
 
-    monkeypatch.setattr("octavo.gateway.api.running.MAX_PENDING_DELTAS", 200)
-    assert asyncio.run(asyncio.wait_for(run(), 20)) == 1
+    monkeypatch.setattr("octavo.gateway.api.running.MAX_PENDING_BYTES", 400_000)
+    failure = asyncio.run(asyncio.wait_for(run(), 20))
+    assert failure is not None
+    assert failure.kind is SLOW_CLIENT
+
+
+def test_an_answer_in_one_piece_may_be_larger_than_what_a_slow_client_may_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("octavo.gateway.api.running.MAX_PENDING_BYTES", 10)
+    assert World(says("Hello there")).chat().status == 200

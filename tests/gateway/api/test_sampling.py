@@ -137,3 +137,21 @@ def test_without_max_tokens_there_is_the_room_that_is_left() -> None:
     response = world.chat()
     assert world.request.max_tokens == 512 - len(world.request.token_ids.ids)
     assert "x-octavo-clamped" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"logit_bias": {f"no id {i}": 0 for i in range(1025)}},
+        {"bad_words": ["a" * 100_000]},
+        {"bad_words": ["a"] * 1025},
+        {"stop_token_ids": [-1] * 257},
+        {"allowed_token_ids": [-1] * 50_000},
+    ],
+    ids=["logit_bias", "a long bad word", "many bad words", "stop ids", "allowed ids"],
+)
+def test_lists_that_are_too_long_are_refused_before_their_entries(body: dict[str, Any]) -> None:
+    response = World().chat(**body)
+    assert (response.status, response.error["param"]) == (400, next(iter(body)))
+    words = response.error["message"]
+    assert "at most" in words or "characters" in words

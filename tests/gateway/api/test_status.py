@@ -33,3 +33,10 @@ def test_request_records_are_shown_by_either_id() -> None:
     assert World().get("/v1/requests/chatcmpl-known").json["id"] == "known"
     missing = World().get("/v1/requests/nope")
     assert (missing.status, missing.error["code"]) == (404, "request_not_found")
+
+
+def test_a_record_that_cannot_be_read_now_says_when_to_come_back() -> None:
+    missing = World().get("/v1/requests/away")
+    assert (missing.status, missing.error["code"]) == (503, "record_unavailable")
+    assert missing.error["type"] == "service_unavailable_error"
+    assert missing.headers["retry-after"] == "1"

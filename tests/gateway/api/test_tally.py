@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from tests.gateway.api.scripted import LENGTH, STOP, made_model
+from tests.gateway.api.scripted import LENGTH, STOP, candidates, made_model
 
 from octavo.gateway.api.plan import Context, Plan, make_call
 from octavo.gateway.api.tally import Tally
 from octavo.v1 import engine_pb2
+from octavo.v1.common_pb2 import PositionLogprobs
 
 
 def plan(prompts: int = 1, n: int = 1, *, stream: bool = False) -> Plan:
@@ -63,3 +64,20 @@ def test_the_reason_of_a_stop() -> None:
     tally = Tally(plan())
     choice = tally.take(0, engine_pb2.Delta(finish_reason=STOP, stop_token_id=9))
     assert choice.stop_reason == 9
+
+
+def test_prompt_logprobs_in_pieces_are_put_together() -> None:
+    tally = Tally(plan())
+    tally.take(0, engine_pb2.Delta(prompt_logprobs=[PositionLogprobs(), candidates((6, -1.0))]))
+    tally.take(0, engine_pb2.Delta(prompt_logprobs=[candidates((7, -2.0))]))
+    tally.take(0, engine_pb2.Delta(token_ids=[1], finish_reason=STOP))
+    ids = [[c.token_id for c in p.candidates] for p in tally.prompt_positions[0]]
+    assert ids == [[], [6], [7]]
+
+
+def test_cached_tokens_are_known_when_every_prompt_has_told() -> None:
+    tally = Tally(plan(prompts=2))
+    tally.take(0, engine_pb2.Delta(token_ids=[1], cached_tokens=16))
+    assert (tally.knows_cached, tally.cached_tokens) == (False, 16)
+    tally.take(1, engine_pb2.Delta(token_ids=[1], cached_tokens=0))
+    assert (tally.knows_cached, tally.cached_tokens) == (True, 16)

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from tests.gateway.api.scripted import World, made_model, tokenizer
 
+from octavo.runtime.tokenizer import Tokenizer
+
 
 def test_tokenize_and_back() -> None:
     world = World()
@@ -77,3 +79,40 @@ def test_while_loading() -> None:
     world = World()
     world.fleet.loading = True
     assert world.post("/tokenize", {"prompt": "a"}).status == 503
+
+
+HUGE = "x" * 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": HUGE}),
+        ("/tokenize", {"messages": [{"role": "user", "content": HUGE}]}),
+        ("/v1/completions", {"prompt": HUGE}),
+        ("/v1/completions", {"prompt": ["short", HUGE]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": HUGE}]}),
+    ],
+    ids=["prompt", "messages", "completion", "completions", "chat"],
+)
+def test_a_text_that_must_be_too_long_is_refused_before_it_is_encoded(
+    path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(self: Tokenizer, text: str, *, allow_special: bool) -> list[int]:
+        assert len(text) < 100, "encoded"
+        return [5]
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+    response = World().post(path, {"model": "smollm2", **body})
+    assert (response.status, response.error["code"]) == (400, "context_length_exceeded")
+    assert "at least" in response.error["message"]
+
+
+def test_too_many_ids_are_not_looked_at() -> None:
+    ids = [-1] * 200_000
+    refused = World().post("/detokenize", {"model": "smollm2", "tokens": ids})
+    assert (refused.status, refused.error["param"]) == (400, "tokens")
+    assert "at most" in refused.error["message"]
+    for prompt in (ids, [ids]):
+        response = World().post("/v1/completions", {"model": "smollm2", "prompt": prompt})
+        assert response.error["code"] == "context_length_exceeded"

@@ -16,6 +16,7 @@ from octavo.gateway.api.body import Receive, Send
 from octavo.gateway.api.events import KEEP_ALIVE, Events
 from octavo.gateway.api.headers import (
     Headers,
+    cached_header,
     id_headers,
     ignored_header,
     route_header,
@@ -67,7 +68,7 @@ async def _whole(plan: Plan, running: Running, send: Send) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"x-octavo-cached-tokens", str(tally.cached_tokens).encode()),
+        cached_header(tally.cached_tokens),
         timing_header(
             {
                 "queue": metrics["queue_ms"],
@@ -105,7 +106,7 @@ async def _stream(plan: Plan, running: Running, send: Send, *, heartbeat_s: floa
                 {
                     "type": "http.response.start",
                     "status": 200,
-                    "headers": _stream_headers(plan, running, waited_ms=waited_ms),
+                    "headers": _stream_headers(plan, running, tally, waited_ms=waited_ms),
                 }
             )
             last_sent = accepted
@@ -135,8 +136,9 @@ def _explaining(plan: Plan, running: Running) -> Headers:
     return headers
 
 
-def _stream_headers(plan: Plan, running: Running, *, waited_ms: float) -> Headers:
+def _stream_headers(plan: Plan, running: Running, tally: Tally, *, waited_ms: float) -> Headers:
     return [
+        *([cached_header(tally.cached_tokens)] if tally.knows_cached else []),
         (b"content-type", b"text/event-stream; charset=utf-8"),
         (b"cache-control", b"no-store"),
         (b"x-accel-buffering", b"no"),

@@ -85,6 +85,7 @@ def prompt_of(
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         kwargs=template_arguments(kwargs),
+        max_tokens=model.capacity.max_model_len,
     )
 
 

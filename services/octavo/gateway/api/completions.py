@@ -5,6 +5,7 @@ A prompt as text may hold control tokens: whoever uses this endpoint writes the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from octavo.gateway.api.chat import check_stream_options
@@ -14,7 +15,7 @@ from octavo.gateway.api.schema import RawCompletion, convert
 from octavo.gateway.endpoints import ServedModel
 from octavo.gateway.fleet import Fleet
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import INVALID_VALUE, OctavoError
+from octavo.v1.errors import CONTEXT_LENGTH_EXCEEDED, INVALID_VALUE, OctavoError
 from octavo.v1.limits import MAX_PROMPTS
 from octavo.v1.validation import validate_request
 
@@ -73,9 +74,10 @@ def prompts_of(body: RawCompletion, model: ServedModel) -> list[list[int]]:
         return [encode_prompt(model, prompt, special=body.add_special_tokens)]
     if not prompt:
         raise _invalid("prompt", "is empty")
-    vocab_size = model.capacity.vocab_size
-    if all(isinstance(p, int) for p in prompt):
-        return [check_ids("prompt", prompt, vocab_size)]
+    # More than so many can only be ids: millions of them need not be looked at.
+    only_ids = isinstance(prompt[0], int) and len(prompt) > MAX_PROMPTS
+    if only_ids or all(isinstance(p, int) for p in prompt):
+        return [_prompt_ids("prompt", prompt, model)]
     if len(prompt) > MAX_PROMPTS:
         raise _invalid("prompt", f"has more than {MAX_PROMPTS} prompts")
     made: list[list[int]] = []
@@ -83,14 +85,19 @@ def prompts_of(body: RawCompletion, model: ServedModel) -> list[list[int]]:
         if isinstance(one, str):
             made.append(encode_prompt(model, one, special=body.add_special_tokens))
         elif isinstance(one, list):
-            made.append(check_ids(f"prompt[{index}]", one, vocab_size))
+            made.append(_prompt_ids(f"prompt[{index}]", one, model))
         else:
             raise _invalid(f"prompt[{index}]", "must be text or a list of token ids")
     return made
 
 
 def encode_prompt(model: ServedModel, text: str, *, special: bool) -> list[int]:
-    """Returns a plain prompt's ids, after the token that begins a text if the model uses one."""
+    """Returns a plain prompt's ids, after the token that begins a text if the model uses one.
+
+    Raises:
+        OctavoError: CONTEXT_LENGTH_EXCEEDED for a text that need not be encoded to see it.
+    """
+    model.tokenizer.check_length(text, model.capacity.max_model_len, param="prompt")
     ids = model.tokenizer.encode(text, allow_special=True)
     if special and model.card.HasField("bos_token_id"):
         ids = [model.card.bos_token_id, *ids]
@@ -121,6 +128,14 @@ def _echoes(body: RawCompletion, prompts: list[list[int]], model: ServedModel) -
         text if isinstance(text, str) else model.tokenizer.decode(ids, skip_special=False)
         for text, ids in zip(given if len(given) == len(prompts) else prompts, prompts, strict=True)
     )
+
+
+def _prompt_ids(param: str, ids: Sequence[object], model: ServedModel) -> list[int]:
+    """Returns the ids of a prompt; looks at none of them when there are too many."""
+    limit = model.capacity.max_model_len
+    if len(ids) > limit:
+        raise OctavoError(CONTEXT_LENGTH_EXCEEDED, param=param, limit=limit, tokens=len(ids))
+    return check_ids(param, ids, model.capacity.vocab_size)
 
 
 def _invalid(param: str, reason: str) -> OctavoError:

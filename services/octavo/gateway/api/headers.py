@@ -78,6 +78,11 @@ def route_header(route: Route) -> tuple[bytes, bytes]:
     return (b"x-octavo-route", value.encode("ascii", "replace"))
 
 
+def cached_header(tokens: int) -> tuple[bytes, bytes]:
+    """Returns how many prompt tokens did not have to be computed."""
+    return (b"x-octavo-cached-tokens", str(tokens).encode())
+
+
 def timing_header(milliseconds: Mapping[str, float]) -> tuple[bytes, bytes]:
     """Returns durations that browsers draw."""
     value = ", ".join(f"{name};dur={ms:.1f}" for name, ms in milliseconds.items())

@@ -107,7 +107,8 @@ def sort_out(
         strict: refuse what is harmless as well, unless it is null or the default.
 
     Returns:
-        The honoured parameters that are not null, and the names of those without effect.
+        The honoured parameters that are not null, and the names of those without effect: of the
+        table only, so that neither a header nor a metric holds a caller's words.
 
     Raises:
         OctavoError: UNSUPPORTED_PARAMETER for what would change the answer.
@@ -122,11 +123,13 @@ def sort_out(
             if value is not None:
                 honoured[name] = value
             continue
-        if value is not None and not (no_tools and name in ("tools", "functions")):
-            if row is None:
+        if row is None:
+            if value is not None:
                 raise _unknown(name, rows)
+            continue
+        if value is not None and not (no_tools and name in ("tools", "functions")):
             _check(row, value, strict=strict)
-        ignored.append(name[:64])
+        ignored.append(name)
     return honoured, tuple(ignored)
 
 

@@ -16,12 +16,12 @@ from octavo.gateway.api.body import Receive
 from octavo.gateway.api.plan import Plan
 from octavo.gateway.dispatch import Call, Dispatcher, Generation
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import INTERNAL, OctavoError
+from octavo.v1.errors import INTERNAL, SLOW_CLIENT, OctavoError
 
 log = structlog.get_logger(__name__)
 
-MAX_PENDING_DELTAS: Final = 8192
-"""Deltas that may wait for a slow client: minutes of a stream, and a few megabytes at worst."""
+MAX_PENDING_BYTES: Final = 8 * 1024 * 1024
+"""Deltas of a stream that may wait for a slow client: of plain text, minutes of generation."""
 
 
 class Running:
@@ -38,6 +38,7 @@ class Running:
         self._receive = receive
         self._num_open = len(plan.calls)
         self._deltas: list[tuple[int, engine_pb2.Delta]] = []
+        self._pending_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -80,6 +81,7 @@ class Running:
                 timer.cancel()
                 self._waiter = None
         deltas, self._deltas = self._deltas, []
+        self._pending_bytes = 0
         return deltas
 
     def _wake(self) -> None:
@@ -92,14 +94,11 @@ class Running:
             generation = await self._dispatcher.open(call)
             self.generations[prompt] = generation
             async for delta in generation:
-                self._deltas.append((prompt, delta))
-                self._wake()
-                if len(self._deltas) > MAX_PENDING_DELTAS:
-                    log.warning("slow_client", id=self._plan.context.id)
-                    self.gone = True
-                    break
+                self._put(prompt, delta)
         except OctavoError as error:
             self.error = self.error or error
+            if generation is not None:
+                generation.fail(error)
         except Exception:
             log.exception("request_crashed", id=self._plan.context.id)
             self.error = self.error or OctavoError(INTERNAL, id=self._plan.context.id)
@@ -108,6 +107,14 @@ class Running:
                 await generation.aclose()
             self._num_open -= 1
             self._wake()
+
+    def _put(self, prompt: int, delta: engine_pb2.Delta) -> None:
+        self._deltas.append((prompt, delta))
+        self._pending_bytes += delta.ByteSize()
+        self._wake()
+        # An answer in one piece waits for its last delta, so its client cannot be slow yet.
+        if self._plan.stream and self._pending_bytes > MAX_PENDING_BYTES and len(self._deltas) > 1:
+            raise OctavoError(SLOW_CLIENT, waiting=self._pending_bytes, limit=MAX_PENDING_BYTES)
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

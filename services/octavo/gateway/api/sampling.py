@@ -13,7 +13,15 @@ from octavo.gateway.endpoints import ServedModel
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import INVALID_VALUE, TOKEN_OUT_OF_VOCABULARY, OctavoError
-from octavo.v1.limits import MAX_BAD_WORDS, MAX_LOGIT_BIAS_VALUE
+from octavo.v1.limits import (
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGIT_BIAS_VALUE,
+    MAX_STOP_TOKEN_IDS,
+)
+
+MAX_BAD_WORDS_CHARS: Final = 64 * 1024
+"""Characters of all bad words together; each is encoded twice."""
 
 _WITH_PRESENCE: Final = ("temperature", "top_p", "repetition_penalty")
 _WITHOUT: Final = ("top_k", "min_p")
@@ -51,6 +59,12 @@ def check_choices(body: RawGeneration) -> int:
     if body.best_of not in (None, body.n):
         raise _invalid("best_of", f"must equal n ({body.n}): no choice is thrown away")
     return body.n
+
+
+def check_count(param: str, count: int, limit: int) -> None:
+    """Raises INVALID_VALUE for a list that is too long to be looked at."""
+    if count > limit:
+        raise _invalid(param, f"has {count} entries, at most {limit} are allowed")
 
 
 def check_ids(param: str, ids: Sequence[object], vocab_size: int) -> list[int]:
@@ -94,12 +108,14 @@ def _fill_sampling(sampling: engine_pb2.Sampling, body: RawGeneration, model: Se
     if body.seed >= 0:
         sampling.seed = body.seed
     vocab_size = model.capacity.vocab_size
+    check_count("logit_bias", len(body.logit_bias), MAX_LOGIT_BIAS)
     for key, bias in body.logit_bias.items():
         if not (key.isascii() and key.isdigit()) or len(key) > 10:
             raise _invalid("logit_bias", f"the key {key[:64]!r} is no token id")
         token = check_ids("logit_bias", [int(key)], vocab_size)[0]
         limited = max(-MAX_LOGIT_BIAS_VALUE, min(MAX_LOGIT_BIAS_VALUE, bias))
         sampling.logit_bias.add(token_id=token, bias=limited)
+    check_count("allowed_token_ids", len(body.allowed_token_ids), vocab_size)
     sampling.allowed_token_ids.extend(
         check_ids("allowed_token_ids", body.allowed_token_ids, vocab_size)
     )
@@ -107,23 +123,24 @@ def _fill_sampling(sampling: engine_pb2.Sampling, body: RawGeneration, model: Se
         sampling.bad_words.add(ids=ids)
 
 
-def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
     """Returns the ids of each word as it is spelled at a text's beginning and after a space."""
-    if len(words) > MAX_BAD_WORDS:
-        raise _invalid("bad_words", f"has more than {MAX_BAD_WORDS} entries")
-    spellings: list[list[int]] = []
+    check_count("bad_words", len(words), MAX_BAD_WORDS)
+    if sum(map(len, words)) > MAX_BAD_WORDS_CHARS:
+        raise _invalid("bad_words", f"has more than {MAX_BAD_WORDS_CHARS} characters")
+    spellings: dict[tuple[int, ...], None] = {}
     for word in words:
         if not word:
             raise _invalid("bad_words", "an entry is empty")
         for text in (word, f" {word}"):
-            ids = tokenizer.encode(text, allow_special=False)
-            if ids and ids not in spellings:
-                spellings.append(ids)
-    return spellings
+            spellings[tuple(tokenizer.encode(text, allow_special=False))] = None
+    spellings.pop((), None)
+    return list(spellings)
 
 
 def _fill_stop(stop: engine_pb2.Stop, body: RawGeneration, model: ServedModel) -> None:
     stop.strings.extend([body.stop] if isinstance(body.stop, str) else body.stop)
+    check_count("stop_token_ids", len(body.stop_token_ids), MAX_STOP_TOKEN_IDS)
     stop.token_ids.extend(
         check_ids("stop_token_ids", body.stop_token_ids, model.capacity.vocab_size)
     )

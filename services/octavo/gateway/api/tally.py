@@ -43,6 +43,7 @@ class Tally:
         self.choices = [Choice(index=i, prompt=i // plan.n) for i in range(plan.num_choices)]
         self.prompt_positions: list[list[Position]] = [[] for _ in plan.calls]
         self._usages: list[engine_pb2.Usage | None] = [None] * len(plan.calls)
+        self._cached: list[int | None] = [None] * len(plan.calls)
         self._num_output = 0
 
     def take(self, prompt: int, delta: engine_pb2.Delta) -> Choice:
@@ -54,12 +55,15 @@ class Tally:
             choice.token_ids.extend(delta.token_ids)
             choice.positions.extend(delta.logprobs)
         if delta.prompt_logprobs:
-            self.prompt_positions[prompt] = list(delta.prompt_logprobs)
+            self.prompt_positions[prompt].extend(delta.prompt_logprobs)
         if delta.finish_reason:
             choice.finish_reason = FINISH_WORDS.get(delta.finish_reason, "stop")
             choice.stop_reason = _stop_reason(delta)
+        if delta.HasField("cached_tokens"):
+            self._cached[prompt] = delta.cached_tokens
         if delta.HasField("usage"):
             self._usages[prompt] = delta.usage
+            self._cached[prompt] = delta.usage.cached_tokens
         return choice
 
     @property
@@ -68,9 +72,14 @@ class Tally:
         return all(choice.finish_reason for choice in self.choices)
 
     @property
+    def knows_cached(self) -> bool:
+        """Whether `cached_tokens` covers every prompt."""
+        return None not in self._cached
+
+    @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that did not have to be computed."""
-        return sum(u.cached_tokens for u in self._usages if u is not None)
+        """Prompt tokens that did not have to be computed, as far as it is known."""
+        return sum(c for c in self._cached if c is not None)
 
     def usage(self) -> dict[str, object]:
         """Returns the `usage` object as it stands."""

@@ -5,6 +5,8 @@ Shapes and defaults are those of vLLM's public interface.
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -12,11 +14,14 @@ from octavo.gateway.api.body import JsonObject, parse_object, read_body
 from octavo.gateway.api.chat import prompt_of
 from octavo.gateway.api.completions import encode_prompt
 from octavo.gateway.api.plan import find_model
-from octavo.gateway.api.sampling import check_ids
+from octavo.gateway.api.sampling import check_count, check_ids
 from octavo.gateway.api.schema import RawDetokenize, RawTokenize, convert
 from octavo.gateway.endpoints import ServedModel
 from octavo.gateway.fleet import Fleet
 from octavo.v1.errors import INVALID_VALUE, OctavoError
+
+MAX_TOKENS: Final = 2**17
+"""Ids that are turned into text at once, unless the model takes more."""
 
 
 class Tokenization:
@@ -45,6 +50,7 @@ class Tokenization:
         """Returns the text of ids, control tokens shown."""
         raw = convert(await self._body(request), RawDetokenize)
         model = find_model(self._fleet, raw.model)
+        check_count("tokens", len(raw.tokens), max(MAX_TOKENS, model.capacity.max_model_len))
         ids = check_ids("tokens", raw.tokens, model.capacity.vocab_size)
         return JSONResponse({"prompt": model.tokenizer.decode(ids, skip_special=False)})
 
