@@ -224,7 +224,7 @@ def test_what_passes_is_finite_and_in_range(
         0 <= temperature <= limits.MAX_TEMPERATURE
         and 0 < top_p <= 1
         and 0 <= min_p <= 1
-        and 0 < repetition <= 1e6
+        and limits.MIN_REPETITION_PENALTY <= repetition <= limits.MAX_REPETITION_PENALTY
         and -2 <= presence <= 2
     )
     with nullcontext() if passes else pytest.raises(OctavoError):
