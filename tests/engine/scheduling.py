@@ -91,6 +91,7 @@ class Driver:
         )
         self.scheduler = Scheduler(self.config, self.cache)
         self.now = 0.0
+        self.prefill_us_per_token = 0.0
         self.known: dict[BlockHash, BlockHash] = {}
         """What somebody who replays the events believes to be cached."""
         self.errors: dict[RequestId, str] = {}
@@ -101,7 +102,7 @@ class Driver:
     def add(self, *requests: Request) -> None:
         """Queues requests."""
         for request in requests:
-            self.scheduler.add(request, self.now)
+            self.scheduler.add([request], self.now, prefill_us_per_token=self.prefill_us_per_token)
 
     def plan(self) -> StepInput | None:
         """Schedules a step and leaves it in flight."""
@@ -138,7 +139,7 @@ class Driver:
         self.outcomes.append(True)
         choices = [spec.request for row in step.rows for spec in row.samples]
         poisoned = frozenset(r.id for r in choices if not output.sampled[r.id].token_ids)
-        self.scheduler.commit(step, now=self.now + 0.5, poisoned=poisoned)
+        self.scheduler.commit(step, poisoned=poisoned)
         for request in choices:
             request.output_ids += output.sampled[request.id].token_ids
             if request.id in poisoned:

@@ -305,8 +305,7 @@ def test_resume_continues_exactly_where_another_attempt_was(cut: int) -> None:
     ids, full_text = whole.ids(ticket), whole.text(ticket)
 
     proto = generate(prompt, max_tokens=20, seed=3, attempt=1)
-    proto.resume.output_ids.extend(ids[:cut])
-    proto.resume.chars_sent = max(cut - 1, 0)
+    proto.resumes.add(output_ids=ids[:cut], chars_sent=max(cut - 1, 0))
     engine = Engine(runner=FakeRunner(token=lambda ids, _s: text[len(ids) - 30]))
     resumed = engine.submit(proto)
     engine.run()
@@ -315,6 +314,26 @@ def test_resume_continues_exactly_where_another_attempt_was(cut: int) -> None:
     assert [t for d in deltas for t in d.token_ids] == ids[cut:]
     assert full_text[: max(cut - 1, 0)] + engine.text(resumed) == full_text
     assert engine.last(resumed).usage.output_tokens == 20
+
+
+def test_the_choices_that_had_not_ended_are_resumed_and_no_other() -> None:
+    prompt = prompt_of(30)
+    whole = Engine()
+    ticket = whole.submit(generate(prompt, max_tokens=20, seed=3, n=3))
+    whole.run()
+
+    proto = generate(prompt, max_tokens=20, seed=3, n=3, attempt=1)
+    proto.resumes.add(choice=2, output_ids=whole.ids(ticket, 2)[:7])
+    proto.resumes.add(choice=1)
+    engine = Engine()
+    resumed = engine.submit(proto)
+    engine.run()
+    deltas = engine.deltas[resumed]
+    for choice, start in ((0, 20), (1, 0), (2, 7)):
+        ids = [t for d in deltas if d.choice == choice for t in d.token_ids]
+        assert ids == whole.ids(ticket, choice)[start:]
+    assert sum(d.HasField("usage") for d in deltas) == 1
+    engine.assert_idle()
 
 
 def test_requests_that_never_fit_are_refused_at_once_and_others_are_served() -> None:

@@ -85,9 +85,35 @@ def test_deadlines_count_from_arrival() -> None:
 
 def test_a_resume_that_is_complete_already_is_refused() -> None:
     proto = generate([1], max_tokens=2)
-    proto.resume.output_ids.extend([1, 2])
-    with pytest.raises(OctavoError):
+    proto.resumes.add(output_ids=[1, 2])
+    with pytest.raises(OctavoError, match="no room"):
         build(proto)
+
+
+def test_choices_that_are_resumed_are_on_their_own_with_their_own_seeds() -> None:
+    proto = generate([1, 2], n=3, seed=10)
+    proto.resumes.add(choice=2, output_ids=[7, 8])
+    proto.resumes.add(choice=0)
+    choices = build(proto)
+    assert [(c.index, c.output_ids, c.sampling.seed) for c in choices] == [
+        (2, [7, 8], 12),
+        (0, [], 10),
+    ]
+    assert [c.siblings for c in choices] == [(), ()]
+
+
+@pytest.mark.parametrize("choices", [(0, 0), (2,), (0, 1, 5)])
+def test_a_choice_is_resumed_once_and_exists(choices: tuple[int, ...]) -> None:
+    proto = generate([1, 2], n=2)
+    for choice in choices:
+        proto.resumes.add(choice=choice)
+    with pytest.raises(OctavoError, match="each choice once"):
+        build(proto)
+
+
+def test_the_age_keeps_the_place_in_the_queue_and_shortens_no_deadline() -> None:
+    (request,) = build(generate([1], age_ms=2000, remaining_ms=1500))
+    assert (request.arrival, request.deadline) == (3.0, 6.5)
 
 
 def test_another_model_is_refused() -> None:
@@ -109,6 +135,6 @@ def test_a_bias_given_twice_counts_once() -> None:
 
 def test_scoring_and_resuming_exclude_each_other() -> None:
     proto = generate([1, 2], score_only=True)
-    proto.resume.output_ids.extend([3] * 5000)
+    proto.resumes.add(output_ids=[3] * 5000)
     with pytest.raises(OctavoError, match="resume"):
         build(proto)

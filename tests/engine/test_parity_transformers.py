@@ -105,12 +105,12 @@ class Engine:
         for prompt, length in zip(texts, lengths, strict=True):
             request = self._request(prompt, length)
             answers[request.id] = Answer(token_ids=request.output_ids, logprobs=[])
-            scheduler.add(request, now=0.0)
+            scheduler.add([request], now=0.0)
         while scheduler.has_work():
             step = scheduler.schedule(now=0.0)
             assert step is not None
             output = self._runner.run(step)
-            scheduler.commit(step, now=0.0)
+            scheduler.commit(step)
             for row in step.rows:
                 for spec in row.samples:
                     sampled = output.sampled[spec.request.id]

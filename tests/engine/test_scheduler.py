@@ -35,10 +35,32 @@ def test_queue_is_bounded_in_tokens_but_takes_any_request_when_empty() -> None:
     driver.add(make_request(2, prompt_of(50)))
 
 
+def test_what_another_engine_let_in_is_taken_by_a_full_queue_too() -> None:
+    driver = Driver(max_queued_requests=1)
+    driver.add(make_request(1, prompt_of(5)))
+    driver.scheduler.add([make_request(2, prompt_of(5))], driver.now, admitted=True)
+    assert driver.scheduler.num_waiting == 2
+
+
+def test_who_saw_an_engine_die_runs_alone_up_to_its_next_token() -> None:
+    driver = Driver()
+    driver.add(make_request(1, prompt_of(5), max_tokens=9))
+    driver.step()
+    suspect = make_request(2, prompt_of(20), max_tokens=9)
+    driver.scheduler.add([suspect], driver.now, suspect=True)
+    rows = []
+    for _ in range(2):
+        step = driver.step()
+        assert step is not None
+        rows.append([(row.request.id, len(row.token_ids)) for row in step.rows])
+    assert rows == [[(2, 20)], [(1, 1), (2, 1)]]
+
+
 def test_retry_time_follows_the_measured_speed() -> None:
     driver = Driver(max_queued_requests=1, max_batched_tokens=8)
+    driver.prefill_us_per_token = 62_500
     driver.add(make_request(1, prompt_of(160)))
-    driver.step()  # 8 tokens in 0.5 s, 152 are left
+    driver.step()  # 152 tokens are left
     with pytest.raises(OctavoError) as caught:
         driver.add(make_request(2, prompt_of(5)))
     assert caught.value.retry_after_ms == 9500
@@ -81,8 +103,8 @@ def test_oldest_runnable_is_the_age_of_the_longest_wait() -> None:
     driver.add(make_request(1, prompt_of(5), max_tokens=9))
     driver.step()
     assert driver.scheduler.oldest_runnable(5.0) == 0.0
-    driver.scheduler.add(make_request(2, prompt_of(5)), 2.0)
-    driver.scheduler.add(make_request(3, prompt_of(5), priority=-5), 3.0)
+    driver.scheduler.add([make_request(2, prompt_of(5))], 2.0)
+    driver.scheduler.add([make_request(3, prompt_of(5), priority=-5)], 3.0)
     assert driver.scheduler.oldest_runnable(5.0) == 3.0
 
 
@@ -132,7 +154,7 @@ def test_only_one_step_is_in_flight() -> None:
         driver.scheduler.finish(request)
     driver.run(step)
     with pytest.raises(IntegrityError, match="not the one"):
-        driver.scheduler.commit(step, now=0.0)
+        driver.scheduler.commit(step)
 
 
 @pytest.mark.parametrize("length", [kb + d for kb in (16, 32, 48) for d in (-1, 0, 1)])

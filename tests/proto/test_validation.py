@@ -100,7 +100,7 @@ def test_number_that_is_none_or_negative_is_refused(field: str, bad: float) -> N
         (set_request(cache_salt="x" * 257), "cache_salt"),
         (set_request(max_queue_ms=2**31), "max_queue_ms"),
         (set_request(remaining_ms=2**31), "remaining_ms"),
-        (set_request(n=2, resume=engine_pb2.Resume(output_ids=[1])), "resume"),
+        (set_request(resumes=[engine_pb2.Resume(choice=1)]), "resumes"),
         (lambda r: r.token_ids.Clear(), "prompt"),
     ],
 )  # fmt: skip
@@ -117,7 +117,7 @@ def test_value_out_of_range_is_refused_with_its_field(change: Change, param: str
         (set_sampling(bad_words=[BadWord(ids=[100])]), "bad_words"),
         (set_sampling(allowed_token_ids=[100]), "allowed_token_ids"),
         (set_stop(token_ids=[100]), "stop_token_ids"),
-        (set_request(resume=engine_pb2.Resume(output_ids=[100])), "resume"),
+        (set_request(resumes=[engine_pb2.Resume(output_ids=[100])]), "resumes"),
     ],
 )
 def test_token_out_of_the_vocabulary_is_refused_wherever_it_stands(

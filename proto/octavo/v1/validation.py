@@ -138,12 +138,7 @@ def validate_request(request: engine_pb2.GenerateRequest, capacity: Capacity) ->
     _check_prompt(request, capacity)
     if request.max_tokens and request.min_tokens > request.max_tokens:
         raise _refuse("min_tokens", f"is larger than max_tokens ({request.max_tokens})")
-    if request.HasField("resume"):
-        if choices_of(request) > 1:
-            raise _refuse("resume", "continues one choice, so n must be 1")
-        if request.score_only:
-            raise _refuse("resume", "continues nothing when nothing is generated")
-        _check_ids("resume", request.resume.output_ids, capacity.vocab_size)
+    _check_resumes(request, capacity)
 
 
 def choices_of(request: engine_pb2.GenerateRequest) -> int:
@@ -162,7 +157,7 @@ def _check_identifiers(request: engine_pb2.GenerateRequest) -> None:
         raise _refuse("request_id", f"is longer than {limits.MAX_REQUEST_ID_CHARS} characters")
     if len(request.cache_salt) > limits.MAX_SALT_CHARS:
         raise _refuse("cache_salt", f"is longer than {limits.MAX_SALT_CHARS} characters")
-    for name in ("max_queue_ms", "remaining_ms"):
+    for name in ("max_queue_ms", "remaining_ms", "age_ms"):
         if getattr(request, name) > limits.MAX_MS:
             raise _refuse(name, f"must be at most {limits.MAX_MS}")
 
@@ -176,6 +171,21 @@ def _check_choices(request: engine_pb2.GenerateRequest, capacity: Capacity) -> N
         raise _refuse("n", "must be 1 with temperature 0: all choices would be equal")
     if n > 1 and request.score_only:
         raise _refuse("n", "must be 1 when nothing is generated")
+
+
+def _check_resumes(request: engine_pb2.GenerateRequest, capacity: Capacity) -> None:
+    if not request.resumes:
+        return
+    if request.score_only:
+        raise _refuse("resumes", "continue nothing when nothing is generated")
+    choices = [resume.choice for resume in request.resumes]
+    if len(set(choices)) < len(choices) or max(choices) >= choices_of(request):
+        raise _refuse("resumes", "must name each choice once")
+    room = room_left(request, capacity)
+    for resume in request.resumes:
+        _check_ids("resumes", resume.output_ids, capacity.vocab_size)
+        if len(resume.output_ids) >= room:
+            raise _refuse("resumes", f"have no room: the choice may have {room} tokens")
 
 
 def _check_prompt(request: engine_pb2.GenerateRequest, capacity: Capacity) -> None:

@@ -22,11 +22,12 @@ def main() -> int:
     # gRPC's own lines are no events of ours; it reads the variable when it is loaded.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from octavo.engine.config import EngineConfig
-    from octavo.runtime import arguments
+    from octavo.runtime import arguments, failpoint
     from octavo.v1.errors import OctavoError
 
     loaded = arguments.parse(EngineConfig, sys.argv[1:], os.environ, "python -m octavo.engine")
     try:
+        failpoint.arm(os.environ.get(failpoint.VARIABLE, ""))
         from octavo.engine import process
 
         return process.serve(loaded.value, os.environ)

@@ -21,6 +21,7 @@ from octavo.engine.intake import Model, build_requests
 from octavo.engine.metrics import EngineMetrics
 from octavo.engine.request import FinishReason, Request, RequestId
 from octavo.engine.scheduler import Scheduler
+from octavo.runtime.failpoint import failpoint
 from octavo.v1 import engine_pb2, limits
 from octavo.v1.errors import (
     DEADLINE_EXCEEDED,
@@ -128,17 +129,23 @@ class EngineCore:
             next_id=lambda: RequestId(next(self._ids)),
             draw_seed=self._draw_seed,
         )
-        chars_sent = proto.resume.chars_sent
+        chars_sent = {resume.choice: resume.chars_sent for resume in proto.resumes}
         choices = tuple(
             Choice(
-                i,
+                r.index,
                 r,
-                self._new_detokenizer(r, chars_sent=chars_sent),
+                self._new_detokenizer(r, chars_sent=chars_sent.get(r.index, 0)),
                 r.prompt_logprobs is not None,
             )
-            for i, r in enumerate(requests)
+            for r in requests
         )
-        self.scheduler.add(requests[0], now)
+        self.scheduler.add(
+            requests if proto.resumes else requests[:1],
+            now,
+            prefill_us_per_token=self.cost.prefill_us_per_token,
+            admitted=bool(proto.resumes or proto.deaths),
+            suspect=proto.deaths > 0,
+        )
         ticket = Ticket(proto, sink, choices, len(choices))
         for choice in choices:
             self._owner[choice.request.id] = (ticket, choice)
@@ -191,6 +198,9 @@ class EngineCore:
         """Computes the step; on an exception its requests start over, and a lone one fails."""
         began = self._clock()
         try:
+            failpoint("engine.step")
+            for row in step.rows:
+                failpoint("engine.row", row.token_ids)
             output = self._runner.run(step)
         except Exception:
             culprits = self.scheduler.fail(step)
@@ -213,7 +223,7 @@ class EngineCore:
             if not output.sampled[spec.request.id].finite
         )
         now = self._clock()
-        self.scheduler.commit(step, now=now, poisoned=poisoned)
+        self.scheduler.commit(step, poisoned=poisoned)
         for row in step.rows:
             prompt_logprobs = output.prompt_logprobs.get(row.request.id, ())
             tells_prompt = self._owner[row.request.id][1].tells_prompt

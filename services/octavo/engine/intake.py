@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from octavo.engine.request import Request, RequestId, SamplingParams, StopParams
 from octavo.v1 import engine_pb2, limits
-from octavo.v1.block_hash import BlockHash, hash_root
-from octavo.v1.errors import CONTEXT_LENGTH_EXCEEDED, MODEL_NOT_FOUND, OctavoError
+from octavo.v1.block_hash import hash_root
+from octavo.v1.errors import MODEL_NOT_FOUND, OctavoError
 from octavo.v1.validation import Capacity, choices_of, is_greedy, room_left, validate_request
 
 
@@ -30,7 +30,9 @@ def build_requests(
     next_id: Callable[[], RequestId],
     draw_seed: Callable[[], int],
 ) -> tuple[Request, ...]:
-    """Returns one Request per choice; the first carries the others as siblings.
+    """Returns one Request per choice; of a new request the first carries the others as siblings.
+
+    Choices that are resumed have nothing in common but the prompt, so each is on its own.
 
     Args:
         proto: the request, its prompt as token ids.
@@ -54,47 +56,30 @@ def build_requests(
     seed = proto.sampling.seed if proto.sampling.HasField("seed") else draw_seed()
     root = hash_root(model.identity, proto.cache_salt)
     stop = _stop_params(proto, model)
+    resumes = list(proto.resumes) or [engine_pb2.Resume(choice=i) for i in range(choices_of(proto))]
     choices = [
-        _choice(proto, stop, root, now=now, id=next_id(), seed=(seed + i) & limits.MAX_SEED)
-        for i in range(choices_of(proto))
+        Request(
+            id=next_id(),
+            index=resume.choice,
+            prompt_ids=tuple(proto.token_ids.ids),
+            sampling=_sampling_params(proto, stop, (seed + resume.choice) & limits.MAX_SEED),
+            stop=stop,
+            arrival=now - proto.age_ms / 1e3,
+            hash_root=root,
+            priority=proto.priority,
+            score_only=proto.score_only,
+            deadline=now + proto.remaining_ms / 1e3 if proto.remaining_ms else None,
+            queue_deadline=now + proto.max_queue_ms / 1e3 if proto.max_queue_ms else None,
+            output_ids=list(resume.output_ids),
+        )
+        for resume in resumes
     ]
     first = choices[0]
-    first.siblings = tuple(choices[1:])
-    if proto.HasField("prompt_logprobs"):  # the prompt is told once, with choice 0
+    if not proto.resumes:
+        first.siblings = tuple(choices[1:])
+    if proto.HasField("prompt_logprobs"):  # the prompt is told once, with the first choice
         first.prompt_logprobs = proto.prompt_logprobs
     return tuple(choices)
-
-
-def _choice(
-    proto: engine_pb2.GenerateRequest,
-    stop: StopParams,
-    root: BlockHash,
-    *,
-    now: float,
-    id: RequestId,
-    seed: int,
-) -> Request:
-    output_ids = list(proto.resume.output_ids)
-    if len(output_ids) >= stop.max_tokens and not proto.score_only:
-        raise OctavoError(
-            CONTEXT_LENGTH_EXCEEDED,
-            param="resume",
-            limit=stop.max_tokens + len(proto.token_ids.ids),
-            tokens=len(output_ids) + len(proto.token_ids.ids),
-        )
-    return Request(
-        id=id,
-        prompt_ids=tuple(proto.token_ids.ids),
-        sampling=_sampling_params(proto, stop, seed),
-        stop=stop,
-        arrival=now,
-        hash_root=root,
-        priority=proto.priority,
-        score_only=proto.score_only,
-        deadline=now + proto.remaining_ms / 1e3 if proto.remaining_ms else None,
-        queue_deadline=now + proto.max_queue_ms / 1e3 if proto.max_queue_ms else None,
-        output_ids=output_ids,
-    )
 
 
 def _stop_params(proto: engine_pb2.GenerateRequest, model: Model) -> StopParams:

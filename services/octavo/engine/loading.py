@@ -28,17 +28,17 @@ from octavo.engine.request import Request
 from octavo.engine.scheduler import Scheduler, SchedulerConfig
 from octavo.runtime.chat_template import ChatTemplate
 from octavo.runtime.env import Env
+from octavo.runtime.failpoint import failpoint
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
+from octavo.v1.features import FEATURE_RESUME, FEATURE_STATE_EVENTS
 from octavo.v1.validation import Capacity
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-FEATURE_RESUME = 1
-FEATURE_STATE_EVENTS = 2
 _PROGRESS_S = 1.0
 _SCHEMA = b"octavo.kv.1"
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -93,6 +93,7 @@ class Loading:
         config = self._config
         torch.set_num_threads(config.threads or available_cores())
         checkpoint = self._stage("model", self._open)
+        failpoint("engine.load")
         runner = self._stage("weights", lambda: self._pack(checkpoint))
         plan = self._stage("memory", lambda: self._allocate(checkpoint, runner))
         exact = self._stage("warm-up", lambda: self._warm_up(runner))

@@ -86,8 +86,10 @@ class Request:
     sampling: SamplingParams
     stop: StopParams
     arrival: float
-    """Monotonic seconds."""
+    """Monotonic seconds at which the request came to the platform: its place in the queue."""
     hash_root: BlockHash
+    index: int = 0
+    """Which choice of its request it is."""
     priority: int = 0
     siblings: tuple[Request, ...] = ()
     """The other choices, waiting to be forked from this one when its prompt is computed."""

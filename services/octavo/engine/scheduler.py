@@ -6,6 +6,7 @@ nothing of tensors, text, transport and why requests end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 from octavo.engine.batch import StepInput
@@ -48,7 +49,6 @@ class Scheduler:
         self._in_flight: StepInput | None = None
         self._now = 0.0
         self._next_expiry = inf  # never later than the earliest deadline
-        self._seconds_per_token = 0.0
 
     @property
     def num_running(self) -> int:
@@ -93,19 +93,40 @@ class Scheduler:
         """Returns the seconds since the longest-waiting request was queued; 0 if none waits."""
         return self._roster.longest_wait(now)
 
-    def add(self, request: Request, now: float) -> None:
-        """Queues a request with its siblings.
+    def add(
+        self,
+        group: Sequence[Request],
+        now: float,
+        *,
+        prefill_us_per_token: float = 0.0,
+        admitted: bool = False,
+        suspect: bool = False,
+    ) -> None:
+        """Queues requests that belong together, each with its siblings: all of them or none.
+
+        Args:
+            group: the requests.
+            now: monotonic seconds.
+            prefill_us_per_token: what a queued token takes, to tell a caller when to try again.
+            admitted: another engine has let them in, so the queue takes them, full or not.
+            suspect: an engine died while it ran them, so they run alone up to their next token:
+                that shows at once whether they are the cause, and costs the others least.
 
         Raises:
             OctavoError: the queue is full, or the group has more choices than can run at once.
         """
-        if 1 + len(request.siblings) > self.config.max_num_seqs:
+        choices = [choice for request in group for choice in (request, *request.siblings)]
+        if len(choices) > self.config.max_num_seqs:
             reason = f"must be at most {self.config.max_num_seqs}"
             raise OctavoError(INVALID_VALUE, param="n", reason=reason)
-        self._check_queue(request)
-        self.cache.extend_hashes(request)
-        self._roster.add(request, now)
-        self._next_expiry = min(self._next_expiry, *map(_expiry, (request, *request.siblings)))
+        if not admitted:
+            self._check_queue(sum(request.num_tokens for request in group), prefill_us_per_token)
+        for request in group:
+            self.cache.extend_hashes(request)
+            self._roster.add(request, now)
+            if suspect:
+                self._roster.suspects[request.id] = request.num_tokens
+        self._next_expiry = min(self._next_expiry, *map(_expiry, choices))
 
     def expire(self, now: float) -> list[Request]:
         """Returns requests past their deadline or, never having run, their queue deadline.
@@ -139,16 +160,13 @@ class Scheduler:
         """
         return list(self._roster.rejected.values())
 
-    def commit(
-        self, step: StepInput, *, now: float, poisoned: frozenset[RequestId] = frozenset()
-    ) -> None:
+    def commit(self, step: StepInput, *, poisoned: frozenset[RequestId] = frozenset()) -> None:
         """The step succeeded: publishes its hashes, and forks siblings that got a sample.
 
         Called before the sampled tokens are appended. `poisoned` names choices whose logits were
         not finite: nothing they wrote or read stays hittable, and the caller finishes them.
         """
         self._end_step(step)
-        self._measure(step, now)
         self.cache.commit(
             row.request
             for row in step.rows
@@ -202,27 +220,21 @@ class Scheduler:
         self._roster.check_integrity()
         check(self._roster.slots_used <= self.config.max_num_seqs, "more choices run than may")
 
-    def _check_queue(self, request: Request) -> None:
+    def _check_queue(self, num_tokens: int, prefill_us_per_token: float) -> None:
         """Raises QUEUE_FULL; a single request is never too large for an empty queue."""
         count, waiting = len(self._roster.requests), self.queued_prefill_tokens
         if count >= self.config.max_queued_requests:
-            raise self._queue_full(count, self.config.max_queued_requests, "requests")
-        if waiting and waiting + request.num_tokens > self.config.max_queued_tokens:
-            raise self._queue_full(waiting, self.config.max_queued_tokens, "tokens")
-
-    def _queue_full(self, queued: int, limit: int, unit: str) -> OctavoError:
-        wait_ms = round(1000 * self.queued_prefill_tokens * self._seconds_per_token)
+            queued, limit, unit = count, self.config.max_queued_requests, "requests"
+        elif waiting and waiting + num_tokens > self.config.max_queued_tokens:
+            queued, limit, unit = waiting, self.config.max_queued_tokens, "tokens"
+        else:
+            return
+        wait_ms = round(waiting * prefill_us_per_token / 1e3)
         retry_ms = min(max(wait_ms, _MIN_RETRY_MS), _MAX_RETRY_MS)
-        return OctavoError(
+        raise OctavoError(
             QUEUE_FULL, retry_after_ms=retry_ms, queued=queued, limit=limit, unit=unit
         )
 
     def _end_step(self, step: StepInput) -> None:
         check(step is self._in_flight, "the step is not the one in flight")
         self._in_flight = None
-
-    def _measure(self, step: StepInput, now: float) -> None:
-        """Keeps a running mean of what a token takes, to tell callers when to try again."""
-        latest = max(0.0, now - self._now) / step.num_tokens
-        weight = 0.1 if self._seconds_per_token else 1.0
-        self._seconds_per_token += weight * (latest - self._seconds_per_token)

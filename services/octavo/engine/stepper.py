@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from octavo.engine.core import EngineCore, Ticket
+from octavo.runtime.failpoint import failpoint
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BlockHash
 from octavo.v1.errors import DRAINING, INVALID_VALUE, OctavoError
@@ -144,6 +145,7 @@ class Stepper:
         match command:
             case Submit(proto=proto, sink=sink):
                 try:
+                    failpoint("engine.accept", proto.token_ids.ids)
                     self._admit(sink, proto)
                     ticket = self.core.submit(proto, sink)
                 except OctavoError as error:
@@ -196,6 +198,7 @@ class Stepper:
         bundle.oldest_runnable_ms = self.core.oldest_runnable_ms()
         bundle.remaining = len(self._tickets)
         bundle.draining = self._draining
+        failpoint("engine.publish")
         self._publish(bundle)
 
     def _add_load(self, bundle: Bundle) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar, get_type_hints
 
 import click
 
+from octavo.runtime import failpoint
 from octavo.runtime.settings import (
     ENV_PREFIX,
     Loaded,
@@ -34,6 +35,8 @@ T = TypeVar("T")
 CONFIG_FILE = Path("octavo.toml")
 """Read from the current folder when it exists and nothing else is named."""
 CONFIG_VARIABLE = ENV_PREFIX + "CONFIG"
+_OTHER_VARIABLES = (CONFIG_VARIABLE, failpoint.VARIABLE)
+"""Variables that start like settings and are none."""
 EPILOG = (
     "Every flag is also a variable (OCTAVO_MAX_MODEL_LEN) and a key of the TOML file"
     " (max_model_len). Precedence: flag, variable, file, default."
@@ -89,7 +92,8 @@ class Sources:
 
     def reject_unknown(self, known: Sequence[str]) -> None:
         """Raises UNKNOWN_SETTING for an OCTAVO_* variable or file key not among the fields."""
-        variables = [v for v in self.environ if v.startswith(ENV_PREFIX) and v != CONFIG_VARIABLE]
+        ours = [v for v in self.environ if v.startswith(ENV_PREFIX)]
+        variables = [v for v in ours if v not in _OTHER_VARIABLES]
         reject_unknown(variables, [env_of(name) for name in known], "environment")
         if self.file is not None:
             for key in read_file(self.file):
