@@ -29,6 +29,7 @@ from octavo.v1.block_hash import (
     hash_root,
     model_identity,
 )
+from octavo.v1.features import FEATURE_RESUME, FEATURE_STATE_EVENTS
 
 HEARTBEAT_S = 0.5
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -61,6 +62,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         num_blocks: int = 4096,
         max_model_len: int = 4096,
         weights_version: str = "w1",
+        numerics_id: str = "fake",
         stage: engine_pb2.Stage.ValueType = engine_pb2.STAGE_READY,
         publish: bool = True,
         default_tokens: int = 8,
@@ -81,6 +83,8 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         self.eta_ms = 0
         self.mute = False
         """True: says nothing at all, though connections stay open."""
+        self.oldest_runnable_ms = 0
+        """Above zero: says that work waits, though its step counter never moves."""
         self.num_state_streams = 0
         self._publish = publish
         self._default_tokens = default_tokens
@@ -109,8 +113,9 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
             vocab_size=256 + len(SPECIALS),
             max_num_seqs=64,
             eos_token_ids=[256, 258],
-            numerics_id="fake",
+            numerics_id=numerics_id,
             exact=True,
+            features=FEATURE_RESUME | FEATURE_STATE_EVENTS,
             weights_version=weights_version,
             dtype="float32",
             created_unix_s=1_700_000_000,
@@ -255,6 +260,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
                     break
                 await self._unmuted()
                 update.epoch = update.epoch or self.epoch
+                update.oldest_runnable_ms = self.oldest_runnable_ms
                 yield update
         finally:
             reader.cancel()
@@ -317,8 +323,11 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
             else request.max_tokens or self._default_tokens
         )
         prompt, n = request.token_ids.ids, request.n or 1
-        usage.output_tokens = total * n
-        for position in range(total):
+        starts = {r.choice: len(r.output_ids) for r in request.resumes} or dict.fromkeys(
+            range(n), 0
+        )
+        usage.output_tokens = total * len(starts)
+        for position in range(min(starts.values()), total):
             if script.die_after == position:
                 # Not from this task: stopping the server waits for it.
                 self._dying = asyncio.create_task(self.kill())
@@ -328,7 +337,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
             if position:
                 await asyncio.sleep(script.delay_s)
             update = engine_pb2.SessionUpdate()
-            for choice in range(n):
+            for choice in [c for c, start in starts.items() if start <= position]:
                 delta = update.deltas.add(
                     request_id=request.request_id,
                     attempt=request.attempt,
@@ -339,6 +348,10 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
                     delta.finish_reason = common_pb2.FINISH_REASON_ERROR
                     delta.error.CopyFrom(script.fail_after[1].to_proto())
                     continue
+                if script.hand_over_after == position:
+                    delta.finish_reason = common_pb2.FINISH_REASON_ABORT
+                    delta.text = "held back"
+                    continue
                 token = token_at(prompt, request.sampling.seed, choice, position)
                 delta.token_ids.append(token)
                 delta.text = chr(token)
@@ -346,11 +359,13 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
                     delta.cached_tokens = usage.cached_tokens
                 if position == total - 1:
                     delta.finish_reason = script.finish
-                    if choice == n - 1:
+                    if choice == max(starts):
                         delta.usage.CopyFrom(usage)
             if script.skip_at != position:
                 for _ in range(2 if script.repeat else 1):
                     session.outbox.put_nowait(update)
+            if script.hand_over_after == position:
+                return
             if script.fail_after is not None and script.fail_after[0] == position:
                 return
 

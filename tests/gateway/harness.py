@@ -13,7 +13,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from tests.gateway.fake_engine import FakeEngine
 
-from octavo.gateway.dispatch import Call, Dispatcher, Generation
+from octavo.gateway.dispatch import Call, Dispatcher, Generation, ResumePolicy
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.grpc_link import GrpcLink
 from octavo.gateway.metrics import GatewayMetrics
@@ -24,6 +24,9 @@ from octavo.gateway.store import Store
 from octavo.runtime import telemetry
 from octavo.runtime.env import SystemEnv
 from octavo.v1 import engine_pb2
+
+NO_WAIT = ResumePolicy(wait_s=0.0)
+"""An engine that is not there will not come."""
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,7 +81,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
 
 @asynccontextmanager
 async def gateway(
-    *engines: FakeEngine | str, store: Store | None = None, wait: bool = True
+    *engines: FakeEngine | str, store: Store | None = None, wait: bool = True, resume: ResumePolicy = NO_WAIT
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway in front of engines, which are started unless they are addresses.
 
@@ -96,7 +99,12 @@ async def gateway(
     fleet = Fleet(replicas)
     records = Records(store, metrics=metrics, ttl_s=60)
     dispatcher = Dispatcher(
-        fleet=fleet, records=records, metrics=metrics, env=env, tracer=telemetry.tracer()
+        fleet=fleet,
+        records=records,
+        metrics=metrics,
+        env=env,
+        tracer=telemetry.tracer(),
+        resume=resume,
     )
     tasks = [asyncio.create_task(fleet.run()), asyncio.create_task(records.run())]
     try:

@@ -28,5 +28,7 @@ class Script:
     """This token gets lost on the way."""
     repeat: bool = False
     """Every delta is sent twice."""
+    hand_over_after: int | None = None
+    """The engine goes down and ends every choice after so many tokens."""
     fail_after: tuple[int, OctavoError] | None = None
     finish: common_pb2.FinishReason.ValueType = common_pb2.FINISH_REASON_LENGTH

@@ -9,7 +9,7 @@ from tests.gateway.harness import gateway, prompt, until
 from tests.gateway.script import Script
 
 from octavo.gateway.attempts import MAX_MESSAGE_BYTES
-from octavo.gateway.dispatch import Generation, RetryBudget
+from octavo.gateway.dispatch import Generation
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -151,22 +151,13 @@ def test_an_exhausted_budget_stops_retries() -> None:
     async def scenario() -> None:
         engines = [FakeEngine(script=always(Script(refuse=FULL))) for _ in range(2)]
         async with gateway(*engines) as gw:
-            while gw.dispatcher.budget.take():
+            while gw.dispatcher.shared.budget.take():
                 pass
             with pytest.raises(OctavoError):
                 await gw.open(prompt("abc"))
             assert sum(len(e.requests) for e in engines) == 1
 
     asyncio.run(scenario())
-
-
-def test_budget_grants_a_tenth_of_the_requests_beyond_its_minimum() -> None:
-    budget = RetryBudget()
-    while budget.take():
-        pass
-    for _ in range(101):
-        budget.request()
-    assert sum(budget.take() for _ in range(50)) == 10
 
 
 def test_a_refusal_for_the_requests_own_fault_is_final() -> None:

@@ -49,7 +49,7 @@ class Bench:
         )
         self.session = EngineSession(self.wire, self.table, epoch=7, on_message=self.listen)
 
-    def listen(self) -> None:
+    def listen(self, _: engine_pb2.SessionUpdate) -> None:
         self.heard += 1
 
     def open(self, request_id: str) -> Attempt:

@@ -26,10 +26,8 @@ async def drain(generation: Generation) -> None:
 
 async def drop_into(gw: Gateway, engine: str, parts: list[str]) -> None:
     """Reads one long answer of a given engine."""
-    model = gw.fleet.model("tiny")
-    others = [r.name for r in gw.replicas if r.name != engine]
+    replica = next(r for r in gw.replicas if r.name == engine)
     request = prompt("abc", max_tokens=1000, request_id=f"on-{engine}")
-    replica, _ = gw.fleet.route(model, [], prompt_tokens=3, reads_cache=True, tried=others)
     attempt = replica.submit(request, hashes=[], prefill_tokens=3)
     while delta := await attempt.next():
         parts.append(delta.text)
@@ -143,6 +141,21 @@ def test_an_engine_whose_connection_lives_but_says_nothing_is_suspected() -> Non
             engine.mute = False
             await until(lambda: gw.replicas[0].ready, 8.0)
             assert not gw.replicas[0].suspected
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_talks_but_makes_no_step_while_work_waits_is_suspected() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=slow)
+        async with gateway(engine) as gw:
+            generation = await gw.open(prompt("abc"))
+            await anext(generation)
+            engine.oldest_runnable_ms = 10
+            with pytest.raises(OctavoError) as caught:
+                await drain(generation)
+            assert caught.value.kind is ENGINE_FAILURE
+            assert gw.metric("retries_total", reason="engine_lost") == 1
 
     asyncio.run(scenario())
 

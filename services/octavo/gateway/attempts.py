@@ -30,10 +30,16 @@ Key = tuple[str, int]
 
 
 class EngineLostError(Exception):
-    """The engine, or the way to it, was lost while the attempt was open."""
+    """The engine, or the way to it, was lost while the attempt was open.
 
-    def __init__(self, reason: str) -> None:
+    Args:
+        reason: for the log.
+        died: whether the engine may have died of it; else only this attempt is lost.
+    """
+
+    def __init__(self, reason: str, *, died: bool = True) -> None:
         self.reason = reason
+        self.died = died
         super().__init__(reason)
 
 
@@ -55,16 +61,16 @@ class Attempt:
         self.ended = False
         """True when nothing more will be put in; what waits can still be read."""
         self._lengths = [0] * choices_of(request)
-        self._unfinished = set(range(len(self._lengths)))
+        for resume in request.resumes:
+            self._lengths[resume.choice] = len(resume.output_ids)
+        resumed = {resume.choice for resume in request.resumes}
+        self._unfinished = resumed or set(range(len(self._lengths)))
+        self.num_choices = len(self._unfinished)
+        """Choices that it computes."""
         self._inbox: deque[engine_pb2.Delta] = deque()
         self._waiting_bytes = 0
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
-
-    @property
-    def num_choices(self) -> int:
-        """Choices asked for."""
-        return len(self._lengths)
 
     async def answered(self) -> None:
         """Waits until the engine has taken the attempt; raises its refusal or EngineLostError."""
@@ -255,7 +261,7 @@ class AttemptTable:
         if reason := attempt.fits(delta):
             self._on_drop(reason)
             if attempt.missed(delta):
-                self._abandon(attempt, EngineLostError("tokens of the stream are missing"))
+                self._abandon(attempt, EngineLostError("tokens of the stream are missing", died=False))
             return
         try:
             attempt.put(delta)

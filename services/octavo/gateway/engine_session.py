@@ -23,11 +23,16 @@ class EngineSession:
         stream: the open stream; owned from here on.
         table: the attempts of that engine.
         epoch: the life of the engine that the stream must come from.
-        on_message: called for each message, before it is delivered.
+        on_message: called with each message, before it is delivered.
     """
 
     def __init__(
-        self, stream: Duplex, table: AttemptTable, *, epoch: int, on_message: Callable[[], None]
+        self,
+        stream: Duplex,
+        table: AttemptTable,
+        *,
+        epoch: int,
+        on_message: Callable[[engine_pb2.SessionUpdate], None],
     ) -> None:
         self._stream = stream
         self._table = table
@@ -62,7 +67,7 @@ class EngineSession:
             raise LinkLostError("a session message cannot be read") from error
         if update.epoch != self._epoch:
             raise LinkLostError("another engine process answers")
-        self._on_message()
+        self._on_message(update)
         self._table.apply(update)
 
     async def _write(self) -> None:

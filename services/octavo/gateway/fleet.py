@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from octavo.gateway.endpoints import Readiness, ServedModel
 from octavo.gateway.replica import Replica, stage_word
@@ -18,11 +18,26 @@ from octavo.gateway.routing import Route, choose
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BlockHash
 from octavo.v1.errors import MODEL_LOADING, MODEL_NOT_FOUND, NO_ENGINE, OctavoError
+from octavo.v1.features import FEATURE_RESUME
 
 DEFAULT_RETRY_MS = 2000
 """Advice to come back while nothing better is known: reconnecting takes at most this long."""
 
 _COMING = (engine_pb2.STAGE_LOADING, engine_pb2.STAGE_WARMING, engine_pb2.STAGE_READY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What an engine must have to go on with an answer that another one has begun."""
+
+    numerics_id: str | None = None
+    """Must be equal, on an engine that is exact; None: the answer may change its course."""
+
+    def is_met_by(self, card: engine_pb2.ModelCard) -> bool:
+        """Whether an engine with this card can go on."""
+        if not card.features & FEATURE_RESUME:
+            return False
+        return self.numerics_id is None or (card.exact and card.numerics_id == self.numerics_id)
 
 
 class Fleet:
@@ -111,40 +126,43 @@ class Fleet:
             return Readiness(ready=False, stage="no engine is configured")
         return Readiness(ready=False, stage=_described(furthest), eta_ms=furthest.eta_ms)
 
-    def route(
+    def candidates(
+        self, model: ServedModel, tried: Collection[str], need: Need | None = None
+    ) -> list[Replica]:
+        """Returns the engines that may take a request now.
+
+        Args:
+            model: what they serve.
+            tried: names of engines that shall not have it.
+            need: for a request that another engine has begun; None for a new one.
+        """
+        return [
+            replica
+            for replica in self._replicas.values()
+            if replica.ready
+            and replica.name not in tried
+            and replica.model is not None
+            and replica.model.identity == model.identity
+            and (need is None or need.is_met_by(replica.model.card))
+        ]
+
+    def choose(
         self,
-        model: ServedModel,
+        candidates: Sequence[Replica],
         hashes: Sequence[BlockHash],
         *,
         prompt_tokens: int,
+        block_tokens: int,
         reads_cache: bool,
-        tried: Collection[str],
-    ) -> tuple[Replica, Route]:
-        """Returns the cheapest engine of a model that was not tried yet; raises NO_ENGINE."""
-        views = [
-            replica.view(hashes, reads_cache=reads_cache)
-            for replica in self._candidates(model, tried)
-        ]
-        if not views:
-            raise OctavoError(NO_ENGINE, model=model.name, retry_after_ms=DEFAULT_RETRY_MS)
+    ) -> Route:
+        """Returns the way to the cheapest of the candidates, of which there is one at least."""
         self._turn += 1
-        route = choose(
-            views,
+        return choose(
+            [replica.view(hashes, reads_cache=reads_cache) for replica in candidates],
             prompt_tokens=prompt_tokens,
-            block_tokens=model.card.block_tokens,
+            block_tokens=block_tokens,
             turn=self._turn,
         )
-        return self._replicas[route.engine], route
-
-    def can_route(self, model: ServedModel, tried: Collection[str]) -> bool:
-        """Returns whether `route` would find an engine."""
-        return any(self._candidates(model, tried))
-
-    def _candidates(self, model: ServedModel, tried: Collection[str]) -> Iterator[Replica]:
-        for replica in self._replicas.values():
-            serves = replica.model is not None and replica.model.identity == model.identity
-            if serves and replica.ready and replica.name not in tried:
-                yield replica
 
     def _known_names(self) -> list[str]:
         return list(

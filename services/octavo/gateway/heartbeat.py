@@ -1,4 +1,4 @@
-"""When silence becomes suspicion: pure, told the time by its caller.
+"""When silence, or talk without progress, becomes suspicion: pure, told the time by its caller.
 
 An engine speaks at least once a second. Silence is counted in ticks of the gateway's own loop, and
 a tick counts at most twice its length: while the gateway itself was blocked it could not have

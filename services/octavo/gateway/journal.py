@@ -103,6 +103,18 @@ class Journal:
         self._span.add_event("octavo.retry", {"reason": reason, "engine": self.record.engine})
         log.info("request_retried", id=self.record.id, reason=reason, engine=self.record.engine)
 
+    def resumed(self, seconds: float) -> None:
+        """Another engine goes on, so long after the first one was lost."""
+        self.record.resumes += 1
+        self._metrics.resume.observe(seconds)
+        self._span.add_event("octavo.resumed", {"engine": self.record.engine})
+        log.info(
+            "request_resumed",
+            id=self.record.id,
+            engine=self.record.engine,
+            seconds=round(seconds, 3),
+        )
+
     def delta(self) -> None:
         """Something arrived for the client."""
         now = self._env.now()

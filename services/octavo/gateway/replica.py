@@ -73,8 +73,14 @@ class Replica:
         self._state: Inbound | None = None
         self._session: EngineSession | None = None
         self._silence = Silence(0.0)
+        self._step = 0
         self._missed = False
         """Whether its absence was logged."""
+
+    @property
+    def numerics_id(self) -> str:
+        """What decides the bits of its logits; empty until its card is read."""
+        return self.model.card.numerics_id if self.model is not None else ""
 
     @property
     def ready(self) -> bool:
@@ -158,7 +164,7 @@ class Replica:
             update = engine_pb2.StateUpdate.FromString(data)
         except DecodeError as error:
             raise LinkLostError("a state message cannot be read") from error
-        self._heard()
+        self.suspected = False
         self._missed = False
         self.index.apply(update)
         if update.epoch != self.epoch:
@@ -235,9 +241,11 @@ class Replica:
             raise LinkLostError("the card is of another engine process")
         return self._loader.build(card, files)
 
-    def _heard(self) -> None:
-        self._silence.heard()
-        self.suspected = False
+    def _heard(self, update: engine_pb2.SessionUpdate) -> None:
+        """Counts as a sign of life unless work waits and no step was made: that is stuck, too."""
+        if update.step != self._step or not update.oldest_runnable_ms:
+            self._silence.heard()
+        self._step = update.step
 
     def _close_session(self, reason: str) -> None:
         """Ends the session, if there is one, and every attempt at once."""

@@ -1,0 +1,394 @@
+"""One request while it runs: attempts on engines, and one answer without gap or repeat.
+
+    place      route → submit → accepted
+    iterate    deltas; when the engine is lost or drained, another one goes on where this was
+
+An attempt has the request's seed and its own number, so the answer stays the same and an engine
+that comes back late is not heard. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from octavo.gateway.attempts import MAX_MESSAGE_BYTES, Attempt, EngineLostError
+from octavo.gateway.call import Call
+from octavo.gateway.delivered import Delivered
+from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet, Need
+from octavo.gateway.journal import FINISH_WORDS, Journal
+from octavo.gateway.probation import Probation, Quarantine
+from octavo.gateway.replica import Replica
+from octavo.gateway.retry_budget import RetryBudget
+from octavo.gateway.routing import Route
+from octavo.runtime.env import Env
+from octavo.runtime.failpoint import failpoint
+from octavo.v1 import common_pb2, engine_pb2
+from octavo.v1.block_hash import BlockHash, extend_chain, hash_root
+from octavo.v1.errors import (
+    DEADLINE_EXCEEDED,
+    DRAINING,
+    ENGINE_FAILURE,
+    INTERNAL,
+    NO_ENGINE,
+    QUEUE_FULL,
+    QUEUE_TIMEOUT,
+    REQUEST_FAILED,
+    REQUEST_TOO_LARGE,
+    OctavoError,
+)
+from octavo.v1.limits import MAX_MS
+from octavo.v1.validation import choices_of, validate_request
+
+ACCEPT_TIMEOUT_S: Final = 5.0
+"""An engine answers within a step; a session that is heard but does not answer is stuck."""
+
+MAX_DEATHS: Final = 3
+"""Engines that may be lost under one request. The second loss ends it already if it was alone on
+probation, for then it is the likely cause."""
+
+MAX_ATTEMPTS: Final = 8
+"""Whatever their reasons: a bound on what one request can cost."""
+
+LOOK_AGAIN_S: Final = 0.1
+
+_RETRYABLE: Final = (QUEUE_FULL, DRAINING)
+"""Refusals that another engine may not give: nothing was executed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumePolicy:
+    """What becomes of an answer that has begun when its engine is lost."""
+
+    mode: str = "exact"
+    """exact: only engines of the same numerics go on with it; any: others too, and the usage says
+    so; never: it ends with an error."""
+    wait_s: float = 8.0
+    """How long to wait for an engine that can go on."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """What the generations of a gateway have in common."""
+
+    fleet: Fleet
+    env: Env
+    policy: ResumePolicy
+    budget: RetryBudget = field(default_factory=RetryBudget)
+    probation: Probation = field(default_factory=Probation)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    open: set[Generation] = field(default_factory=set)
+    """Those that have not ended."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """Where the attempts of one generation stand."""
+
+    attempts: int = 0
+    deaths: int = 0
+    tried: set[str] = field(default_factory=set)
+    """Engines that refused it or did not answer."""
+    last_error: OctavoError | None = None
+    lost_at: float | None = None
+    """When its engine was lost, until another one goes on."""
+    numerics: str = ""
+    """Of the engine that has the attempt."""
+
+
+class Generation:
+    """An async iterator of deltas with one reader.
+
+    Must be closed; closing cancels what has not ended.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        call: Call,
+        request: engine_pb2.GenerateRequest,
+        journal: Journal,
+    ) -> None:
+        self.id = request.request_id
+        self.route = Route(engine="", hit_tokens=0, prompt_tokens=0, seconds=0.0)
+        self._shared = shared
+        self._call = call
+        self._request = request
+        self._journal = journal
+        self._arrived = shared.env.now()
+        self._delivered = Delivered(choices_of(request))
+        self._progress = _Progress()
+        self._replica: Replica | None = None
+        self._attempt: Attempt | None = None
+        self._numerics: str | None = None
+        """Of the engine whose tokens were delivered."""
+        self._ended = False
+        self._failure: OctavoError | None = None
+
+    async def place(self) -> None:
+        """Checks the request and waits until an engine has accepted it; raises OctavoError."""
+        placed = False
+        try:
+            self._check()
+            await self._attempt_until_accepted()
+            placed = True
+        except OctavoError as error:
+            self.fail(error)
+            raise
+        finally:
+            if not placed:
+                self.abandon()
+
+    def __aiter__(self) -> Generation:
+        """The generation is its own iterator."""
+        return self
+
+    async def __anext__(self) -> engine_pb2.Delta:
+        """Returns the next delta; raises OctavoError when the answer cannot be finished."""
+        try:
+            while not self._ended:
+                assert self._attempt is not None, "placed before it is read"
+                try:
+                    delta = await self._attempt.next()
+                except EngineLostError as lost:
+                    self._count_loss(lost)
+                    await self._resume()
+                    continue
+                if delta is None:
+                    self.abandon()
+                elif delta.finish_reason == common_pb2.FINISH_REASON_ABORT:
+                    # Nobody here asked for it: the engine goes down and hands over.
+                    self._hand_over()
+                    await self._resume()
+                else:
+                    return self._take(delta)
+        except OctavoError as error:
+            self.fail(error)
+            raise
+        if self._failure is not None:
+            raise self._failure
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Cancels the request on its engine unless it has ended. Idempotent."""
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Does the work of `aclose`, at once."""
+        if not self._ended:
+            self._release()
+            self._journal.cancelled(output_tokens=self._delivered.num_tokens)
+
+    def fail(self, error: OctavoError) -> None:
+        """Ends the request with an error, which its reader gets, unless it has ended."""
+        if not self._ended:
+            self._failure = error
+            self._release(error)
+            self._journal.failed(error, output_tokens=self._delivered.num_tokens)
+
+    def _check(self) -> None:
+        call, request, shared = self._call, self._request, self._shared
+        if shared.fleet.draining:
+            raise OctavoError(DRAINING, retry_after_ms=DEFAULT_RETRY_MS)
+        validate_request(request, call.model.capacity)
+        if request.ByteSize() > MAX_MESSAGE_BYTES:
+            raise OctavoError(REQUEST_TOO_LARGE, limit=MAX_MESSAGE_BYTES)
+        if shared.quarantine.holds(request, self._arrived):
+            raise OctavoError(REQUEST_FAILED)
+
+    async def _resume(self) -> None:
+        """Places the answer again, where its reader is."""
+        failpoint("gateway.resume")
+        if self._shared.policy.mode == "never" and self._delivered.num_tokens:
+            raise OctavoError(ENGINE_FAILURE)
+        self._progress.lost_at = self._shared.env.now()
+        await self._attempt_until_accepted()
+
+    async def _attempt_until_accepted(self) -> None:
+        while True:
+            attempt = await self._submit()
+            try:
+                async with asyncio.timeout(ACCEPT_TIMEOUT_S):
+                    await attempt.answered()
+            except TimeoutError:
+                self._end_attempt()
+                self._may_retry("no_answer", OctavoError(ENGINE_FAILURE))
+            except EngineLostError as lost:
+                self._count_loss(lost)
+            except OctavoError as refusal:
+                self._end_attempt()
+                if self._ended or refusal.kind not in _RETRYABLE:
+                    raise
+                self._may_retry(refusal.kind.name, refusal)
+            else:
+                return
+
+    async def _submit(self) -> Attempt:
+        """Routes and sends the next attempt; the engine's counters have it when this returns."""
+        progress, now = self._progress, self._shared.env.now
+        sent = engine_pb2.GenerateRequest()
+        sent.CopyFrom(self._request)
+        self._delivered.continued(sent)
+        hashes = self._hashes()
+        replica = await self._engine(hashes)
+        self._replica = replica
+        progress.numerics = replica.numerics_id
+        sent.attempt += progress.attempts
+        sent.deaths = progress.deaths
+        sent.traceparent = self._journal.traceparent or self._call.traceparent
+        self._take_elapsed(sent)
+        progress.attempts += 1
+        if progress.deaths:
+            self._shared.probation.enter(replica.name, self.id, now())
+        failpoint("gateway.submit")
+        self._attempt = replica.submit(
+            sent, hashes=hashes, prefill_tokens=self.route.uncached_tokens
+        )
+        self._journal.routed(self.route, attempts=progress.attempts, deaths=progress.deaths)
+        return self._attempt
+
+    async def _engine(self, hashes: list[BlockHash]) -> Replica:
+        """Chooses the engine of the next attempt, and waits for one if this is not the first."""
+        shared, progress, request = self._shared, self._progress, self._request
+        begun = shared.env.now()
+        while not self._ended:
+            now = shared.env.now()
+            candidates = self._candidates()
+            free = [
+                replica
+                for replica in candidates
+                if not progress.deaths or shared.probation.admits(replica.name, now)
+            ]
+            if free:
+                self.route = shared.fleet.choose(
+                    free,
+                    hashes,
+                    prompt_tokens=len(request.token_ids.ids) + len(self._delivered.longest),
+                    block_tokens=self._call.model.card.block_tokens,
+                    reads_cache=not request.HasField("prompt_logprobs"),
+                )
+                return next(r for r in free if r.name == self.route.engine)
+            waits = progress.lost_at is not None or progress.deaths
+            patience = shared.policy.wait_s if waits else 0.0
+            if not candidates and now - begun >= patience:
+                raise progress.last_error or OctavoError(
+                    NO_ENGINE, model=self._call.model.name, retry_after_ms=DEFAULT_RETRY_MS
+                )
+            self._check_time()
+            await shared.probation.changed(LOOK_AGAIN_S)
+        raise self._failure or OctavoError(ENGINE_FAILURE)
+
+    def _candidates(self) -> list[Replica]:
+        """Returns the engines that may have the next attempt."""
+        fleet, model, tried = self._shared.fleet, self._call.model, self._progress.tried
+        if not self._delivered.num_tokens:
+            return fleet.candidates(model, tried)
+        exact = fleet.candidates(model, tried, Need(numerics_id=self._numerics))
+        if exact or self._shared.policy.mode != "any":
+            return exact
+        return fleet.candidates(model, tried, Need())
+
+    def _hashes(self) -> list[BlockHash]:
+        """Returns the hashes of what is to be computed: the prompt and, resumed, the output."""
+        request, card = self._request, self._call.model.card
+        tokens = [*request.token_ids.ids, *self._delivered.longest]
+        hashes: list[BlockHash] = []
+        root = hash_root(card.identity, request.cache_salt)
+        extend_chain(hashes, root, tokens, card.block_tokens)
+        return hashes
+
+    def _take_elapsed(self, sent: engine_pb2.GenerateRequest) -> None:
+        """Takes the time that earlier attempts used from the request's bounds."""
+        self._check_time()
+        elapsed_ms = int((self._shared.env.now() - self._arrived) * 1000)
+        sent.age_ms = min(elapsed_ms, MAX_MS)
+        for name in ("remaining_ms", "max_queue_ms"):
+            if limit_ms := getattr(sent, name):
+                setattr(sent, name, max(limit_ms - elapsed_ms, 1))
+
+    def _check_time(self) -> None:
+        """Raises when the request's time is over."""
+        elapsed_ms = (self._shared.env.now() - self._arrived) * 1000
+        for name, kind in (("remaining_ms", DEADLINE_EXCEEDED), ("max_queue_ms", QUEUE_TIMEOUT)):
+            limit_ms: int = getattr(self._request, name)
+            over = limit_ms and elapsed_ms >= limit_ms
+            if over and (kind is DEADLINE_EXCEEDED or not self._delivered.num_tokens):
+                raise OctavoError(kind, limit_ms=limit_ms)
+
+    def _hand_over(self) -> None:
+        self._end_attempt()
+        self._progress.tried.add(self.route.engine)
+        self._progress.last_error = OctavoError(ENGINE_FAILURE, retry_after_ms=DEFAULT_RETRY_MS)
+        self._journal.retried("handed_over")
+        self._check_attempts()
+
+    def _count_loss(self, lost: EngineLostError) -> None:
+        progress = self._progress
+        progress.deaths += lost.died
+        progress.last_error = OctavoError(ENGINE_FAILURE, retry_after_ms=DEFAULT_RETRY_MS)
+        alone = self._leave_probation()
+        if lost.died and alone and progress.deaths > 1:
+            self._shared.quarantine.put(self._request, self._shared.env.now())
+            raise OctavoError(REQUEST_FAILED) from lost
+        if progress.deaths >= MAX_DEATHS:
+            raise progress.last_error from lost
+        self._journal.retried("engine_lost" if lost.died else "tokens_lost")
+        self._check_attempts()
+
+    def _may_retry(self, reason: str, error: OctavoError) -> None:
+        error.retry_after_ms = error.retry_after_ms or DEFAULT_RETRY_MS
+        progress = self._progress
+        progress.last_error = error
+        progress.tried.add(self.route.engine)
+        if not (self._candidates() and self._shared.budget.take()):
+            raise error
+        self._journal.retried(reason)
+        self._check_attempts()
+
+    def _check_attempts(self) -> None:
+        error = self._progress.last_error
+        if self._progress.attempts >= MAX_ATTEMPTS and error is not None:
+            raise error
+
+    def _take(self, delta: engine_pb2.Delta) -> engine_pb2.Delta:
+        failpoint("gateway.deliver")
+        if delta.finish_reason == common_pb2.FINISH_REASON_ERROR:
+            if delta.HasField("error"):
+                raise OctavoError.from_proto(delta.error)
+            raise OctavoError(INTERNAL, id=self.id)
+        self._note_engine(delta)
+        delta = self._delivered.take(delta)
+        self._journal.delta()
+        if self._delivered.complete:
+            self._release()
+            reasons = self._delivered.finish_reasons
+            words = [FINISH_WORDS.get(reason, "stop") for reason in reasons]
+            self._journal.finished(delta.usage, words)
+        return delta
+
+    def _note_engine(self, delta: engine_pb2.Delta) -> None:
+        """Notes whose tokens these are, and that a suspect has passed."""
+        progress = self._progress
+        if delta.token_ids:
+            if self._numerics not in (None, progress.numerics):
+                self._delivered.inexact = True
+            self._numerics = progress.numerics
+            if progress.deaths:
+                self._leave_probation()
+        if progress.lost_at is not None:
+            self._journal.resumed(self._shared.env.now() - progress.lost_at)
+            progress.lost_at = None
+
+    def _leave_probation(self) -> bool:
+        return self._shared.probation.leave(self.route.engine, self.id)
+
+    def _release(self, error: OctavoError | None = None) -> None:
+        self._ended = True
+        self._end_attempt(error)
+        self._shared.open.discard(self)
+
+    def _end_attempt(self, error: OctavoError | None = None) -> None:
+        self._leave_probation()
+        if self._replica is not None and self._attempt is not None:
+            self._replica.cancel(self._attempt, error)
