@@ -10,10 +10,12 @@ from tests.gateway.script import Script
 
 from octavo.gateway import generation as module
 from octavo.gateway import retry_budget
+from octavo.gateway.attempts import Loss
 from octavo.gateway.dispatch import Call, Generation, ResumePolicy
 from octavo.gateway.generation import MAX_ATTEMPTS
-from octavo.v1 import common_pb2, engine_pb2
+from octavo.v1 import engine_pb2
 from octavo.v1.errors import (
+    DEADLINE_EXCEEDED,
     DRAINING,
     ENGINE_FAILURE,
     NO_ENGINE,
@@ -475,5 +477,39 @@ def test_suspects_are_resumed_one_after_the_other() -> None:
             texts = await asyncio.gather(*streams)
             assert texts == [expected(f"{i} abc", 5, 6) for i in range(4)]
             gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["running", "not accepted"])
+def test_a_deadline_holds_also_when_the_engine_is_stuck(answered: bool) -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=always(Script(answer=answered, stop_after=1)))
+        async with gateway(engine) as gw:
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(OctavoError) as caught:
+                await gw.text(seeded("abc", max_tokens=9, remaining_ms=200))
+            assert caught.value.kind is DEADLINE_EXCEEDED
+            assert asyncio.get_running_loop().time() - began < 2.0
+            await until(lambda: len(engine.cancelled) == 1)
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
+def test_silence_is_no_proof_against_a_request() -> None:
+    """A cut cable and a crash must not brand whoever was there."""
+
+    async def scenario() -> None:
+        engines = [FakeEngine(script=by_attempt(Script(stop_after=1), Script())) for _ in range(3)]
+        async with gateway(*engines, resume=ResumePolicy()) as gw:
+            generation = await gw.open(seeded("abc", max_tokens=6))
+            text = asyncio.create_task(_text(generation))
+            for loss in (Loss.BROKEN, Loss.SILENT):
+                await until(lambda: sum(r.table.in_flight for r in gw.replicas) == 1)
+                (replica,) = [r for r in gw.replicas if r.table.in_flight]
+                replica.table.lose_all("cut off", loss)
+                await asyncio.sleep(0)
+            assert await text == expected("abc", 5, 6)
 
     asyncio.run(scenario())

@@ -155,7 +155,7 @@ def test_an_engine_that_talks_but_makes_no_step_while_work_waits_is_suspected() 
             with pytest.raises(OctavoError) as caught:
                 await drain(generation)
             assert caught.value.kind is ENGINE_FAILURE
-            assert gw.metric("retries_total", reason="engine_lost") == 1
+            assert gw.metric("retries_total", reason="engine_silent") == 1
 
     asyncio.run(scenario())
 

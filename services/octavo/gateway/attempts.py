@@ -10,6 +10,7 @@ counts cannot leak. Does no I/O; asyncio only wakes the reader.
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -29,17 +30,23 @@ Key = tuple[str, int]
 """(request id, attempt number)."""
 
 
+class Loss(enum.Enum):
+    """How an attempt was lost."""
+
+    BROKEN = "engine_lost"
+    """The session broke: the process has most likely ended."""
+    SILENT = "engine_silent"
+    """It says nothing any more: stuck, stopped, or cut off."""
+    GAP = "tokens_lost"
+    """Only this attempt: a part of its answer never arrived."""
+
+
 class EngineLostError(Exception):
-    """The engine, or the way to it, was lost while the attempt was open.
+    """The engine, or the way to it, was lost while the attempt was open."""
 
-    Args:
-        reason: for the log.
-        died: whether the engine may have died of it; else only this attempt is lost.
-    """
-
-    def __init__(self, reason: str, *, died: bool = True) -> None:
+    def __init__(self, reason: str, loss: Loss = Loss.BROKEN) -> None:
         self.reason = reason
-        self.died = died
+        self.loss = loss
         super().__init__(reason)
 
 
@@ -205,11 +212,11 @@ class AttemptTable:
             self._to_cancel.append(attempt.key)
             self._on_outgoing()
 
-    def lose_all(self, reason: str) -> None:
+    def lose_all(self, reason: str, loss: Loss = Loss.BROKEN) -> None:
         """Ends every attempt with EngineLostError."""
         self._to_cancel.clear()
         for key in list(self._open):
-            self._end(key, EngineLostError(reason))
+            self._end(key, EngineLostError(reason, loss))
 
     def load_reported(self) -> None:
         """Notes a new load report: it contains what the engine has accepted."""
@@ -261,7 +268,9 @@ class AttemptTable:
         if reason := attempt.fits(delta):
             self._on_drop(reason)
             if attempt.missed(delta):
-                self._abandon(attempt, EngineLostError("tokens of the stream are missing", died=False))
+                self._abandon(
+                    attempt, EngineLostError("tokens of the stream are missing", Loss.GAP)
+                )
             return
         try:
             attempt.put(delta)

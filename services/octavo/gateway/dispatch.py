@@ -70,7 +70,7 @@ class Dispatcher:
             request.sampling.seed = self._random.getrandbits(SEED_BITS)
         self.shared.budget.request()
         generation = Generation(self.shared, call, request, self._journal(call, request))
-        self.shared.open.add(generation)
+        self.shared.open[generation] = None
         await generation.place()
         return generation
 

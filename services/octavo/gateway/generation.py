@@ -13,7 +13,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
-from octavo.gateway.attempts import MAX_MESSAGE_BYTES, Attempt, EngineLostError
+from octavo.gateway.attempts import MAX_MESSAGE_BYTES, Attempt, EngineLostError, Loss
 from octavo.gateway.call import Call
 from octavo.gateway.delivered import Delivered
 from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet, Need
@@ -22,23 +22,21 @@ from octavo.gateway.probation import Probation, Quarantine
 from octavo.gateway.replica import Replica
 from octavo.gateway.retry_budget import RetryBudget
 from octavo.gateway.routing import Route
+from octavo.gateway.time_bounds import TimeBounds
 from octavo.runtime.env import Env
 from octavo.runtime.failpoint import failpoint
 from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.block_hash import BlockHash, extend_chain, hash_root
 from octavo.v1.errors import (
-    DEADLINE_EXCEEDED,
     DRAINING,
     ENGINE_FAILURE,
     INTERNAL,
     NO_ENGINE,
     QUEUE_FULL,
-    QUEUE_TIMEOUT,
     REQUEST_FAILED,
     REQUEST_TOO_LARGE,
     OctavoError,
 )
-from octavo.v1.limits import MAX_MS
 from octavo.v1.validation import choices_of, validate_request
 
 ACCEPT_TIMEOUT_S: Final = 5.0
@@ -78,8 +76,8 @@ class Shared:
     budget: RetryBudget = field(default_factory=RetryBudget)
     probation: Probation = field(default_factory=Probation)
     quarantine: Quarantine = field(default_factory=Quarantine)
-    open: set[Generation] = field(default_factory=set)
-    """Those that have not ended."""
+    open: dict[Generation, None] = field(default_factory=dict)
+    """Those that have not ended, oldest first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,7 +114,7 @@ class Generation:
         self._call = call
         self._request = request
         self._journal = journal
-        self._arrived = shared.env.now()
+        self._bounds = TimeBounds(request, shared.env.now())
         self._delivered = Delivered(choices_of(request))
         self._progress = _Progress()
         self._replica: Replica | None = None
@@ -125,10 +123,14 @@ class Generation:
         """Of the engine whose tokens were delivered."""
         self._ended = False
         self._failure: OctavoError | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def place(self) -> None:
         """Checks the request and waits until an engine has accepted it; raises OctavoError."""
         placed = False
+        if (late_s := self._bounds.overdue_s) is not None:
+            overdue = self._bounds.exceeded()
+            self._timer = asyncio.get_running_loop().call_later(late_s, self.fail, overdue)
         try:
             self._check()
             await self._attempt_until_accepted()
@@ -194,7 +196,7 @@ class Generation:
         validate_request(request, call.model.capacity)
         if request.ByteSize() > MAX_MESSAGE_BYTES:
             raise OctavoError(REQUEST_TOO_LARGE, limit=MAX_MESSAGE_BYTES)
-        if shared.quarantine.holds(request, self._arrived):
+        if shared.quarantine.holds(request, shared.env.now()):
             raise OctavoError(REQUEST_FAILED)
 
     async def _resume(self) -> None:
@@ -237,7 +239,8 @@ class Generation:
         sent.attempt += progress.attempts
         sent.deaths = progress.deaths
         sent.traceparent = self._journal.traceparent or self._call.traceparent
-        self._take_elapsed(sent)
+        self._check_time()
+        self._bounds.apply(sent, now())
         progress.attempts += 1
         if progress.deaths:
             self._shared.probation.enter(replica.name, self.id, now())
@@ -279,6 +282,9 @@ class Generation:
             await shared.probation.changed(LOOK_AGAIN_S)
         raise self._failure or OctavoError(ENGINE_FAILURE)
 
+    def _check_time(self) -> None:
+        self._bounds.check(self._shared.env.now(), started=self._delivered.num_tokens > 0)
+
     def _candidates(self) -> list[Replica]:
         """Returns the engines that may have the next attempt."""
         fleet, model, tried = self._shared.fleet, self._call.model, self._progress.tried
@@ -298,24 +304,6 @@ class Generation:
         extend_chain(hashes, root, tokens, card.block_tokens)
         return hashes
 
-    def _take_elapsed(self, sent: engine_pb2.GenerateRequest) -> None:
-        """Takes the time that earlier attempts used from the request's bounds."""
-        self._check_time()
-        elapsed_ms = int((self._shared.env.now() - self._arrived) * 1000)
-        sent.age_ms = min(elapsed_ms, MAX_MS)
-        for name in ("remaining_ms", "max_queue_ms"):
-            if limit_ms := getattr(sent, name):
-                setattr(sent, name, max(limit_ms - elapsed_ms, 1))
-
-    def _check_time(self) -> None:
-        """Raises when the request's time is over."""
-        elapsed_ms = (self._shared.env.now() - self._arrived) * 1000
-        for name, kind in (("remaining_ms", DEADLINE_EXCEEDED), ("max_queue_ms", QUEUE_TIMEOUT)):
-            limit_ms: int = getattr(self._request, name)
-            over = limit_ms and elapsed_ms >= limit_ms
-            if over and (kind is DEADLINE_EXCEEDED or not self._delivered.num_tokens):
-                raise OctavoError(kind, limit_ms=limit_ms)
-
     def _hand_over(self) -> None:
         self._end_attempt()
         self._progress.tried.add(self.route.engine)
@@ -325,15 +313,16 @@ class Generation:
 
     def _count_loss(self, lost: EngineLostError) -> None:
         progress = self._progress
-        progress.deaths += lost.died
+        progress.deaths += lost.loss is not Loss.GAP
         progress.last_error = OctavoError(ENGINE_FAILURE, retry_after_ms=DEFAULT_RETRY_MS)
         alone = self._leave_probation()
-        if lost.died and alone and progress.deaths > 1:
+        # Silence has many causes, such as a cut cable; a process that ends has few.
+        if lost.loss is Loss.BROKEN and alone and progress.deaths > 1:
             self._shared.quarantine.put(self._request, self._shared.env.now())
             raise OctavoError(REQUEST_FAILED) from lost
         if progress.deaths >= MAX_DEATHS:
             raise progress.last_error from lost
-        self._journal.retried("engine_lost" if lost.died else "tokens_lost")
+        self._journal.retried(lost.loss.value)
         self._check_attempts()
 
     def _may_retry(self, reason: str, error: OctavoError) -> None:
@@ -385,8 +374,10 @@ class Generation:
 
     def _release(self, error: OctavoError | None = None) -> None:
         self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._end_attempt(error)
-        self._shared.open.discard(self)
+        self._shared.open.pop(self, None)
 
     def _end_attempt(self, error: OctavoError | None = None) -> None:
         self._leave_probation()

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import structlog
 from google.protobuf.message import DecodeError
 
-from octavo.gateway.attempts import Attempt, AttemptTable
+from octavo.gateway.attempts import Attempt, AttemptTable, Loss
 from octavo.gateway.endpoints import ServedModel
 from octavo.gateway.engine_session import EngineSession
 from octavo.gateway.heartbeat import SUSPECT_AFTER_S, TICK_S, Silence
@@ -247,7 +247,7 @@ class Replica:
             self._silence.heard()
         self._step = update.step
 
-    def _close_session(self, reason: str) -> None:
+    def _close_session(self, reason: str, loss: Loss = Loss.BROKEN) -> None:
         """Ends the session, if there is one, and every attempt at once."""
         session, self._session = self._session, None
         if session is not None:
@@ -255,7 +255,7 @@ class Replica:
             log.warning(
                 "session_lost", engine=self.name, reason=reason, attempts=self.table.in_flight
             )
-        self.table.lose_all(reason)
+        self.table.lose_all(reason, loss)
 
     async def _watch(self) -> None:
         while True:
@@ -263,7 +263,7 @@ class Replica:
             silent = self._silence.tick(asyncio.get_running_loop().time())
             if self._session is not None and silent:
                 self.suspected = True
-                self._close_session(f"silent for {SUSPECT_AFTER_S:g} s")
+                self._close_session(f"silent for {SUSPECT_AFTER_S:g} s", Loss.SILENT)
                 if self._state is not None:
                     self._state.close()
 
