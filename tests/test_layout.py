@@ -29,6 +29,7 @@ UNTESTED = {
     "gateway/__main__": "run as a process by gateway/test_process",
     "engine/batch": "values only",
     "engine/request": "values only",
+    "gateway/call": "values only",
     "gateway/endpoints": "values only",
     "gateway/link": "a port; grpc_link and the fakes are its sides",
     "gateway/store": "a port; redis_store is its adapter",
@@ -40,6 +41,7 @@ UNTESTED = {
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {
     "services/octavo/engine/metrics.py:__init__": "a list of metrics, no branch in it",
+    "services/octavo/gateway/metrics.py:__init__": "a list of metrics, no branch in it",
 }
 """Exceptions from the limits, with their reason."""
 

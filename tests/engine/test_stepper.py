@@ -79,6 +79,18 @@ def test_cancel_ends_one_attempt_and_cancel_all_those_of_a_sink() -> None:
     driven.engine.assert_idle()
 
 
+def test_the_room_that_a_cancel_makes_is_told_at_once() -> None:
+    driven = Driven()
+    sink = object()
+    driven.stepper.put(Submit(proto=generate([1] * 40, max_tokens=9), sink=sink))
+    driven.stepper.turn()
+    driven.stepper.put(CancelAll(sink))
+    driven.stepper.turn()
+    load = driven.bundles[-1].load
+    assert load is not None
+    assert (load.running, load.waiting, driven.bundles[-1].remaining) == (0, 0, 0)
+
+
 def test_a_draining_stepper_refuses() -> None:
     driven = Driven()
     driven.stepper.put(Drain())

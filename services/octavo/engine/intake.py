@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.engine.request import Request, RequestId, SamplingParams, StopParams
 from octavo.v1 import engine_pb2, limits
-from octavo.v1.block_hash import hash_root
+from octavo.v1.block_hash import BlockHash, hash_root
 from octavo.v1.errors import MODEL_NOT_FOUND, OctavoError
 from octavo.v1.validation import Capacity, choices_of, is_greedy, room_left, validate_request
 
@@ -58,21 +58,7 @@ def build_requests(
     stop = _stop_params(proto, model)
     resumes = list(proto.resumes) or [engine_pb2.Resume(choice=i) for i in range(choices_of(proto))]
     choices = [
-        Request(
-            id=next_id(),
-            index=resume.choice,
-            prompt_ids=tuple(proto.token_ids.ids),
-            sampling=_sampling_params(proto, stop, (seed + resume.choice) & limits.MAX_SEED),
-            stop=stop,
-            arrival=now - proto.age_ms / 1e3,
-            hash_root=root,
-            priority=proto.priority,
-            score_only=proto.score_only,
-            deadline=now + proto.remaining_ms / 1e3 if proto.remaining_ms else None,
-            queue_deadline=now + proto.max_queue_ms / 1e3 if proto.max_queue_ms else None,
-            output_ids=list(resume.output_ids),
-        )
-        for resume in resumes
+        _choice(proto, resume, stop, root, now=now, id=next_id(), seed=seed) for resume in resumes
     ]
     first = choices[0]
     if not proto.resumes:
@@ -80,6 +66,32 @@ def build_requests(
     if proto.HasField("prompt_logprobs"):  # the prompt is told once, with the first choice
         first.prompt_logprobs = proto.prompt_logprobs
     return tuple(choices)
+
+
+def _choice(
+    proto: engine_pb2.GenerateRequest,
+    resume: engine_pb2.Resume,
+    stop: StopParams,
+    root: BlockHash,
+    *,
+    now: float,
+    id: RequestId,
+    seed: int,
+) -> Request:
+    return Request(
+        id=id,
+        index=resume.choice,
+        prompt_ids=tuple(proto.token_ids.ids),
+        sampling=_sampling_params(proto, stop, (seed + resume.choice) & limits.MAX_SEED),
+        stop=stop,
+        arrival=now - proto.age_ms / 1e3,
+        hash_root=root,
+        priority=proto.priority,
+        score_only=proto.score_only,
+        deadline=now + proto.remaining_ms / 1e3 if proto.remaining_ms else None,
+        queue_deadline=now + proto.max_queue_ms / 1e3 if proto.max_queue_ms else None,
+        output_ids=list(resume.output_ids),
+    )
 
 
 def _stop_params(proto: engine_pb2.GenerateRequest, model: Model) -> StopParams:

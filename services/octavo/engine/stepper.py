@@ -115,6 +115,7 @@ class Stepper:
         self._tickets: dict[tuple[object, str, int], Ticket] = {}
         self._draining = False
         self._last_bundle = self._last_load = clock()
+        self._last_remaining = 0
 
     @property
     def num_queued(self) -> int:
@@ -188,15 +189,17 @@ class Stepper:
         # Drained every turn: within one step removals precede stores, so the order is known.
         cache = self.core.scheduler.cache
         bundle.stored, bundle.removed, bundle.cleared = cache.drain_events()
-        if bundle.is_empty() and now - self._last_bundle < HEARTBEAT_S:
+        bundle.remaining = len(self._tickets)
+        # A cancel says nothing else, but makes room that the gateways should know of.
+        news = not bundle.is_empty() or bundle.remaining != self._last_remaining
+        if not news and now - self._last_bundle < HEARTBEAT_S:
             return
-        self._last_bundle = now
+        self._last_bundle, self._last_remaining = now, bundle.remaining
         if idle or now - self._last_load >= LOAD_S:
             self._add_load(bundle)
             self._last_load = now
         bundle.step = self.core.steps
         bundle.oldest_runnable_ms = self.core.oldest_runnable_ms()
-        bundle.remaining = len(self._tickets)
         bundle.draining = self._draining
         failpoint("engine.publish")
         self._publish(bundle)
