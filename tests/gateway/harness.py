@@ -81,7 +81,10 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
 
 @asynccontextmanager
 async def gateway(
-    *engines: FakeEngine | str, store: Store | None = None, wait: bool = True, resume: ResumePolicy = NO_WAIT
+    *engines: FakeEngine | str,
+    store: Store | None = None,
+    wait: bool = True,
+    resume: ResumePolicy = NO_WAIT,
 ) -> AsyncIterator[Gateway]:
     """Runs a gateway in front of engines, which are started unless they are addresses.
 

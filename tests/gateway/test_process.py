@@ -201,14 +201,15 @@ def test_a_second_signal_ends_it_at_once() -> None:
     asyncio.run(scenario())
 
 
-def test_a_lost_engine_under_load_leaves_nobody_waiting() -> None:
+@pytest.mark.parametrize("resume", ["exact", "never"])
+def test_a_lost_engine_under_load_leaves_nobody_waiting(resume: str) -> None:
     async def scenario() -> None:
         def script(_: object) -> Script:
             return Script(delay_s=0.02, tokens=100)
 
         doomed = await FakeEngine(script=script).start()
         healthy = await FakeEngine(script=script).start()
-        async with serving(doomed, healthy) as (_, client):
+        async with serving(doomed, healthy, flags=("--resume", resume)) as (_, client):
             await ready(client)
             streams = [asyncio.create_task(stream_to_end(client)) for _ in range(20)]
             while len(doomed.requests) + len(healthy.requests) < 20:
@@ -220,8 +221,9 @@ def test_a_lost_engine_under_load_leaves_nobody_waiting() -> None:
             assert time.monotonic() - started < 10
             failed = [b for b in bodies if '"engine_failure"' in b]
             whole = [b for b in bodies if b.endswith("data: [DONE]\n\n")]
-            assert len(failed) == len(doomed.requests) > 0
-            assert len(whole) == len(healthy.requests) > 0
+            assert len(doomed.requests) > 0
+            assert len(failed) == (len(doomed.requests) if resume == "never" else 0)
+            assert len(whole) == 20 - len(failed)
             assert not any("[DONE]" in b for b in failed)
 
     asyncio.run(scenario())

@@ -33,11 +33,17 @@ class MemoryStore:
         self.batches.append(len(items))
         self.values.update({item.key: item for item in items})
 
-    async def get(self, key: str) -> bytes | None:
+    async def get(self, key: str, *, patient: bool = False) -> bytes | None:
         if self.away:
             raise StoreUnavailableError("away")
         item = self.values.get(key)
         return item.value if item else None
+
+    async def put_if_absent(self, item: Item) -> bool:
+        return self.values.setdefault(item.key, item) is item
+
+    async def renew(self, key: str, ttl_s: int) -> bool:
+        return key in self.values
 
     async def close(self) -> None: ...
 

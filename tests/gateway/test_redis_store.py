@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,90 @@ def test_a_half_open_breaker_lets_one_caller_try() -> None:
     breaker.succeeded()
     assert breaker.allow(1.0)
     assert breaker.allow(1.0)
+
+
+def test_a_key_can_be_taken_once_and_renewed_while_it_lives(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        taken = await asyncio.gather(
+            *(store.put_if_absent(Item("lease", b"%d" % i, 1)) for i in range(4))
+        )
+        assert sorted(taken) == [False, False, False, True]
+        assert await store.get("lease") == b"%d" % taken.index(True)
+        assert await store.renew("lease", 70)
+        assert await command(valkey, "TTL", "lease") in (":69", ":70")
+        assert not await store.renew("nothing", 70)
+        await command(valkey, "LPUSH", "a-list", "x")
+        assert not await store.put_if_absent(Item("a-list", b"x", 1))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_taken_key_is_free_when_its_time_is_over(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        assert await store.put_if_absent(Item("short", b"1", 1))
+        async with asyncio.timeout(5):
+            while not await store.put_if_absent(Item("short", b"2", 50)):
+                await asyncio.sleep(0.02)
+        assert await store.get("short") == b"2"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_taking_and_renewing_fail_while_the_server_is_frozen(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        valkey.freeze()
+        try:
+            with pytest.raises(StoreUnavailableError):
+                await store.put_if_absent(Item("frozen", b"1", 1))
+            with pytest.raises(StoreUnavailableError):
+                await store.renew("frozen", 1)
+        finally:
+            valkey.thaw()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_task_ends_wherever_its_command_is(valkey: Valkey) -> None:
+    """The client alone lets one in thirty of these go on."""
+
+    async def renewing(store: RedisStore) -> None:
+        while True:
+            with suppress(StoreUnavailableError):
+                await store.renew("a", 100)
+                await store.put_many([Item("b", b"1", 100)])
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        await store.put_many([Item("a", b"1", 100)])
+        for round_ in range(500):
+            task = asyncio.create_task(renewing(store))
+            for _ in range(round_ % 14):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task], timeout=5)
+            assert task.cancelled(), round_
+        assert not store.breaker.is_open
+        assert await store.get("a") == b"1"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_burst_of_writers_takes_turns_and_is_no_fault_of_the_server(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        taken = await asyncio.gather(
+            *(store.put_if_absent(Item(f"burst:{i}", b"x", 50)) for i in range(400))
+        )
+        assert all(taken)
+        assert not store.breaker.is_open
+        await store.close()
+
+    asyncio.run(scenario())

@@ -53,7 +53,7 @@ def test_range_of_the_code_fits_the_status(kind: ErrorKind) -> None:
         assert 400 <= kind.status < 500
         assert kind.type == "invalid_request_error"
     elif family == "20":
-        assert kind.status in (408, 502, 503, 504)
+        assert kind.status in (408, 429, 502, 503, 504)
     else:
         assert kind.status == 500
 

@@ -121,6 +121,27 @@ NESTED_TOO_DEEP: Final = _request(
     "the body is nested deeper than {limit} levels",
     "send flatter JSON",
 )
+BODY_TIMEOUT: Final = _request(
+    "OCT-1014",
+    "body_timeout",
+    "the body came too slowly: {received} bytes so far",
+    "send the body in one go",
+    status=408,
+)
+IDEMPOTENCY_KEY_REUSED: Final = _request(
+    "OCT-1015",
+    "idempotency_key_reused",
+    "this {param} belongs to a request with another body",
+    "use a new key for each request, and the same one only to repeat it unchanged",
+    status=422,
+)
+ANSWER_NOT_KEPT: Final = _request(
+    "OCT-1016",
+    "answer_not_kept",
+    "the answer of this {param} is too large to be given again",
+    "send the request under a new key, or without one",
+    status=409,
+)
 
 PORT_IN_USE: Final = ErrorKind(
     code="OCT-1201",
@@ -281,6 +302,14 @@ RECORD_UNAVAILABLE: Final = ErrorKind(
     help="try again after the time in Retry-After",
     type=_UNAVAILABLE,
     exit_code=3,
+)
+OVERLOADED: Final = ErrorKind(
+    code="OCT-2010",
+    name="overloaded",
+    status=429,
+    message="the gateway has too much to do: {reason}",
+    help="try again after the time in Retry-After",
+    type="rate_limit_error",
 )
 REQUEST_FAILED: Final = ErrorKind(
     code="OCT-5001",

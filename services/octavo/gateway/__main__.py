@@ -11,11 +11,12 @@ def main() -> int:
     # gRPC's own lines are no events of ours; it reads the variable when it is loaded.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from octavo.gateway.config import GatewayConfig
-    from octavo.runtime import arguments
+    from octavo.runtime import arguments, failpoint
     from octavo.v1.errors import OctavoError
 
     loaded = arguments.parse(GatewayConfig, sys.argv[1:], os.environ, "python -m octavo.gateway")
     try:
+        failpoint.arm(os.environ.get(failpoint.VARIABLE, ""))
         from octavo.gateway import process
 
         process.run(loaded.value, os.environ)

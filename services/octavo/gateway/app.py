@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
@@ -17,13 +18,15 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
+from octavo.gateway.admission import Admission
 from octavo.gateway.api.answer import answer
 from octavo.gateway.api.body import (
     ClientGoneError,
+    JsonObject,
     Message,
     Receive,
     Send,
-    parse_object,
+    parse_body,
     read_body,
 )
 from octavo.gateway.api.chat import plan_chat
@@ -35,22 +38,25 @@ from octavo.gateway.api.errors import (
     from_starlette,
     method_not_allowed,
 )
-from octavo.gateway.api.headers import Headers, Scope, id_headers, is_strict
+from octavo.gateway.api.headers import Headers, Scope, id_headers, idempotency_key, is_strict
 from octavo.gateway.api.models import Models
 from octavo.gateway.api.parameters import Endpoint, sort_out
 from octavo.gateway.api.plan import Context, Plan
+from octavo.gateway.api.running import Open
 from octavo.gateway.api.status import Status
 from octavo.gateway.api.tokenization import Tokenization
 from octavo.gateway.config import GatewayConfig
 from octavo.gateway.dispatch import Dispatcher
 from octavo.gateway.fleet import Fleet
+from octavo.gateway.idempotency import fingerprint_of, key_digest
+from octavo.gateway.once import Once
 from octavo.gateway.records import Records
 from octavo.runtime.env import Env
 from octavo.v1.errors import DRAINING, INTERNAL, OctavoError
 
 log = structlog.get_logger(__name__)
 
-Planner = Callable[[dict[str, Any], Fleet, Context], Plan]
+Planner = Callable[[dict[str, Any], Fleet, Context], Awaitable[Plan]]
 
 HOT: Final[dict[str, tuple[Endpoint, Planner]]] = {
     "/v1/chat/completions": ("chat", plan_chat),
@@ -63,8 +69,10 @@ _SLASHES: Final = re.compile("/{2,}")
 def build_app(
     *,
     config: GatewayConfig,
+    admission: Admission,
     fleet: Fleet,
     dispatcher: Dispatcher,
+    once: Once,
     records: Records,
     env: Env,
 ) -> App:
@@ -72,12 +80,22 @@ def build_app(
 
     Args:
         config: limits, heartbeat, hosts and origins.
+        admission: who comes in.
         fleet: what is served.
         dispatcher: runs generations.
+        once: runs those with an idempotency key.
         records: what became of them.
         env: ids and wall time.
     """
-    return App(config=config, fleet=fleet, dispatcher=dispatcher, records=records, env=env)
+    return App(
+        config=config,
+        admission=admission,
+        fleet=fleet,
+        dispatcher=dispatcher,
+        once=once,
+        records=records,
+        env=env,
+    )
 
 
 class App:
@@ -87,14 +105,18 @@ class App:
         self,
         *,
         config: GatewayConfig,
+        admission: Admission,
         fleet: Fleet,
         dispatcher: Dispatcher,
+        once: Once,
         records: Records,
         env: Env,
     ) -> None:
         self._config = config
+        self._admission = admission
         self._fleet = fleet
         self._dispatcher = dispatcher
+        self._once = once
         self._env = env
         self._origins = Origins(
             host=config.host, allowed_hosts=config.allowed_host, cors_origins=config.cors_origin
@@ -138,9 +160,16 @@ class App:
             return
         try:
             inner = {**scope, "path": path, "app": self}
-            await self._router(inner, receive, partial(_with_id, send, id))
+            await self._look_up(inner, receive, partial(_with_id, send, id))
         except HTTPException as error:
             raise from_starlette(error, path=path, method=scope["method"]) from error
+
+    async def _look_up(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":  # health and metrics must answer whatever happens
+            await self._router(scope, receive, send)
+            return
+        with self._admission.upload(receive) as upload:
+            await self._router(scope, upload.receive, send)
 
     async def _generate(
         self,
@@ -151,22 +180,47 @@ class App:
         send: Send,
         id: str,
     ) -> None:
-        try:
-            plan = await self._plan(endpoint, planner, scope, receive, id)
-        except OctavoError as error:
-            self._dispatcher.refused(error, id=id, endpoint=endpoint)
-            raise
-        await answer(plan, self._dispatcher, receive, send, heartbeat_s=self._config.heartbeat_s)
+        with ExitStack() as inside:
+            try:
+                key = idempotency_key(scope)
+                body = await self._body(scope, receive)
+                honoured, ignored = sort_out(body, endpoint, strict=is_strict(scope))
+                hold = inside.enter_context(self._admission.request(low=_is_low(honoured)))
+                created = int(self._env.wall())
+                context = Context.of(scope, id=id, created=created, ignored=ignored)
+                plan = await planner(honoured, self._fleet, context)
+                plan, opener = await self._opener(plan, key, body)
+            except OctavoError as error:
+                self._dispatcher.refused(error, id=id, endpoint=endpoint)
+                raise
+            del body, honoured
+            await answer(
+                plan,
+                opener,
+                receive,
+                send,
+                heartbeat_s=self._config.heartbeat_s,
+                on_running=hold,
+            )
 
-    async def _plan(
-        self, endpoint: Endpoint, planner: Planner, scope: Scope, receive: Receive, id: str
-    ) -> Plan:
+    async def _body(self, scope: Scope, receive: Receive) -> JsonObject:
         if scope["method"] != "POST":
             raise method_not_allowed(path=scope["path"], method=scope["method"], allowed="POST")
-        data = await read_body(scope, receive, limit=self._config.max_body_bytes)
-        honoured, ignored = sort_out(parse_object(data), endpoint, strict=is_strict(scope))
-        context = Context.of(scope, id=id, created=int(self._env.wall()), ignored=ignored)
-        return planner(honoured, self._fleet, context)
+        with self._admission.upload(receive) as upload:
+            data = await read_body(scope, upload.receive, limit=self._config.max_body_bytes)
+            return await parse_body(data)
+
+    async def _opener(self, plan: Plan, key: str, body: JsonObject) -> tuple[Plan, Open]:
+        """Returns the plan, or that of the key's first request, and how to read its answer."""
+        if not key:
+            return plan, lambda prompt: self._dispatcher.open(plan.calls[prompt])
+        context = plan.context
+        fingerprint = fingerprint_of(plan.endpoint, body, num_prompts=len(plan.calls))
+        kept, replayed = await self._once.join(
+            key_digest("", key), fingerprint, plan.calls, id=context.id, created=context.created
+        )
+        identity = kept.entry.identity
+        return plan.under(id=identity.id, created=identity.created, replayed=replayed), kept.open
 
     async def _fail(self, state: _Sending, error: OctavoError, id: str) -> None:
         if state.started:  # an answer that has begun is left incomplete
@@ -196,6 +250,12 @@ class _Sending:
             if self.extra:
                 message = {**message, "headers": [*message["headers"], *self.extra]}
         await self._send(message)
+
+
+def _is_low(honoured: dict[str, Any]) -> bool:
+    """Tells whether a request is of the lowest class; what is no number is refused later."""
+    priority = honoured.get("priority")
+    return isinstance(priority, int) and priority > 0
 
 
 async def _with_id(send: Send, id: str, message: Message) -> None:

@@ -28,6 +28,21 @@ class GatewayConfig:
     record_ttl_s: int = setting(
         86400, "How long a finished request's record is kept.", unit="s", minimum=1
     )
+    idempotency_ttl_s: int = setting(
+        600,
+        "How long an answer to a request with an Idempotency-Key is kept, its text included, in "
+        "memory and in Redis, so that it can be given again.",
+        unit="s",
+        minimum=30,
+        maximum=86400,
+    )
+    idempotency_grace_s: float = setting(
+        30.0,
+        "How long a generation with an Idempotency-Key goes on when its client has left.",
+        unit="s",
+        minimum=1,
+        maximum=600,
+    )
     allowed_host: tuple[str, ...] = setting(
         (), "Host headers accepted besides loopback names, comma-separated; * accepts all."
     )
@@ -46,6 +61,35 @@ class GatewayConfig:
         "Largest HTTP body; a prompt of a million token ids is about 8 MB.",
         unit="bytes",
         minimum=1024,
+    )
+    max_requests: int = setting(
+        4096, "Generations open at once; beyond them requests get 429 with Retry-After.", minimum=1
+    )
+    max_body_bytes_total: int = setting(
+        256 * 1024 * 1024,
+        "Bytes of all bodies that are being received; beyond them the largest one gets 429.",
+        unit="bytes",
+        minimum=1024,
+    )
+    memory_limit_bytes: int = setting(
+        0,
+        "Memory that the process may take, for refusing requests before it ends; 0 takes the "
+        "cgroup's limit, and if there is none, the process never refuses for memory.",
+        unit="bytes",
+        minimum=0,
+    )
+    resume: str = setting(
+        "exact",
+        "Which engines go on with an answer whose engine is lost: those that give the same tokens "
+        "(exact), others too, which the usage then says (any), or none (never).",
+        choices=("exact", "any", "never"),
+    )
+    resume_wait_s: float = setting(
+        8.0,
+        "How long a request whose engine is lost waits for another one.",
+        unit="s",
+        minimum=0,
+        maximum=600,
     )
     drain_s: float = setting(
         30.0,

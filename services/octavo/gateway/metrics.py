@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _GAP_S = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 ENGINE_STATES = ("ready", "loading", "warming", "draining", "failed", "suspected", "unreachable")
 
@@ -54,6 +55,12 @@ class GatewayMetrics:
             "actual_hit_tokens", "Prompt tokens of the same requests that were cached.", "engine"
         )
         self.retries = self._counter("retries", "Further attempts, by cause.", "reason")
+        self.resume = Histogram(
+            "octavo_gateway_resume_seconds",
+            "Loss of an engine to the next delta of an answer that it had.",
+            buckets=_LATENCY_S,
+            registry=registry,
+        )
         self.dropped_deltas = self._counter(
             "dropped_deltas", "Deltas not delivered: late, repeated, out of order.", "reason"
         )
@@ -68,6 +75,20 @@ class GatewayMetrics:
         )
         self.aborts = self._counter(
             "client_aborts", "Requests whose client left before the end.", "endpoint"
+        )
+        self.shed = self._counter(
+            "requests_shed", "Requests ended because memory ran out, by what they held.", "kind"
+        )
+        self.loop_lag = Histogram(
+            "octavo_gateway_loop_lag_seconds",
+            "How late a timer of the event loop fires.",
+            buckets=_LAG_S,
+            registry=registry,
+        )
+        self.keyed = self._counter(
+            "idempotent_requests",
+            "Requests with an idempotency key, by what became of them or of their entry.",
+            "outcome",
         )
         self._params: set[str] = set()
 

@@ -25,18 +25,22 @@ import uvicorn
 import uvloop
 from prometheus_client import REGISTRY
 
-from octavo.gateway.app import build_app
+from octavo.gateway.admission import Admission
+from octavo.gateway.app import App, build_app
+from octavo.gateway.claims import Claims
 from octavo.gateway.config import GatewayConfig
-from octavo.gateway.dispatch import Dispatcher
+from octavo.gateway.dispatch import Dispatcher, ResumePolicy
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.grpc_link import GrpcLink
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader
+from octavo.gateway.once import Once
+from octavo.gateway.overload import MemoryReader, trim
 from octavo.gateway.records import Records
 from octavo.gateway.redis_store import RedisStore
 from octavo.gateway.replica import Replica
 from octavo.runtime import logs, telemetry
-from octavo.runtime.env import SystemEnv
+from octavo.runtime.env import Env, SystemEnv
 from octavo.runtime.loopback import require_loopback
 from octavo.v1.errors import PORT_IN_USE, OctavoError
 
@@ -53,6 +57,10 @@ PEER_TIMEOUT_S = 30.0
 
 KEEP_ALIVE_PROBE_S = 10
 """Silence after which the kernel asks whether the peer is still there, and between questions."""
+
+SOCKET_BYTES = 256 * 1024
+"""Kernel buffer of a connection each way: 2 MB/s at 100 ms. Left to the kernel it grows to several
+megabytes for a client that does not read, and the process's own memory does not show that."""
 
 FLUSH_S = 2.0
 """How long the last records may take at the end."""
@@ -98,8 +106,10 @@ class _Parts:
     """A gateway, wired but not running."""
 
     server: _Server
+    admission: Admission
     fleet: Fleet
     dispatcher: Dispatcher
+    once: Once
     records: Records
     store: RedisStore | None
 
@@ -117,15 +127,46 @@ def _wire(config: GatewayConfig) -> _Parts:
     store = RedisStore(config.redis) if config.redis else None
     records = Records(store, metrics=metrics, ttl_s=config.record_ttl_s)
     dispatcher = Dispatcher(
-        fleet=fleet, records=records, metrics=metrics, env=env, tracer=telemetry.tracer()
+        fleet=fleet,
+        records=records,
+        metrics=metrics,
+        env=env,
+        tracer=telemetry.tracer(),
+        resume=ResumePolicy(mode=config.resume, wait_s=config.resume_wait_s),
     )
-    metrics.observe_engines(fleet.states)
-    metrics.observe("requests_in_flight", "Requests that run.", lambda: dispatcher.num_open)
-    metrics.observe("records_waiting", "Records the store lacks.", lambda: records.num_waiting)
-    if store is not None:
-        metrics.observe("store_away", "1 while the store fails.", lambda: store.breaker.is_open)
-    app = build_app(config=config, fleet=fleet, dispatcher=dispatcher, records=records, env=env)
-    settings = uvicorn.Config(
+    admission = Admission(
+        max_requests=config.max_requests,
+        max_body_bytes_total=config.max_body_bytes_total,
+        metrics=metrics,
+    )
+    once = _once(config, dispatcher, store, metrics=metrics, env=env)
+    app = build_app(
+        config=config,
+        admission=admission,
+        fleet=fleet,
+        dispatcher=dispatcher,
+        once=once,
+        records=records,
+        env=env,
+    )
+    server = _Server(
+        _settings(app, config), fleet=fleet, dispatcher=dispatcher, drain_s=config.drain_s
+    )
+    parts = _Parts(
+        server=server,
+        admission=admission,
+        fleet=fleet,
+        dispatcher=dispatcher,
+        once=once,
+        records=records,
+        store=store,
+    )
+    _observe(parts, metrics)
+    return parts
+
+
+def _settings(app: App, config: GatewayConfig) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         http="httptools",
         ws="none",
@@ -135,12 +176,46 @@ def _wire(config: GatewayConfig) -> _Parts:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(config.drain_s + LAST_WORDS_S),
     )
-    return _Parts(
-        server=_Server(settings, fleet=fleet, dispatcher=dispatcher, drain_s=config.drain_s),
-        fleet=fleet,
-        dispatcher=dispatcher,
-        records=records,
-        store=store,
+
+
+def _observe(parts: _Parts, metrics: GatewayMetrics) -> None:
+    """Adds the gauges that are read from the parts when they are scraped."""
+    dispatcher, records, admission = parts.dispatcher, parts.records, parts.admission
+    metrics.observe_engines(parts.fleet.states)
+    metrics.observe("requests_in_flight", "Requests that run.", lambda: dispatcher.num_open)
+    metrics.observe("records_waiting", "Records the store lacks.", lambda: records.num_waiting)
+    metrics.observe(
+        "abandoned_generations", "Keyed ones without a reader.", lambda: parts.once.num_abandoned
+    )
+    metrics.observe(
+        "overload_level",
+        "1: the lowest class is refused, 2: all, 3: buffers go.",
+        lambda: admission.level,
+    )
+    metrics.observe("body_bytes", "Bodies being received.", lambda: admission.body_bytes)
+    if (store := parts.store) is not None:
+        metrics.observe("store_away", "1 while the store fails.", lambda: store.breaker.is_open)
+
+
+def _once(
+    config: GatewayConfig,
+    dispatcher: Dispatcher,
+    store: RedisStore | None,
+    *,
+    metrics: GatewayMetrics,
+    env: Env,
+) -> Once:
+    claims: Claims | None = None
+    if store is not None:
+        ttl_s = config.idempotency_ttl_s
+        claims = Claims(store, metrics=metrics, owner=env.new_id(), ttl_s=ttl_s)
+    return Once(
+        dispatcher,
+        claims,
+        metrics=metrics,
+        env=env,
+        ttl_s=config.idempotency_ttl_s,
+        grace_s=config.idempotency_grace_s,
     )
 
 
@@ -156,6 +231,7 @@ async def serve(config: GatewayConfig, listener: socket.socket) -> None:
         asyncio.create_task(parts.server.serve(sockets=[listener])),
         asyncio.create_task(parts.fleet.run()),
         asyncio.create_task(parts.records.run()),
+        asyncio.create_task(parts.admission.run(MemoryReader(config.memory_limit_bytes), trim)),
     ]
     try:
         done, _ = await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
@@ -167,6 +243,7 @@ async def serve(config: GatewayConfig, listener: socket.socket) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await parts.once.close(FLUSH_S)
         await parts.records.flush(FLUSH_S)
         if parts.store is not None:
             await parts.store.close()
@@ -182,7 +259,12 @@ def listen(host: str, port: int, *, peer_timeout_s: float = PEER_TIMEOUT_S) -> s
         if error.errno != errno.EADDRINUSE:
             raise
         raise OctavoError(PORT_IN_USE, port=port, host=host) from error
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.SO_KEEPALIVE, 1),
+        (socket.SO_SNDBUF, SOCKET_BYTES),
+        (socket.SO_RCVBUF, SOCKET_BYTES),
+    ):
+        listener.setsockopt(socket.SOL_SOCKET, option, value)
     if sys.platform == "linux":
         for option, value in (
             (socket.TCP_KEEPIDLE, KEEP_ALIVE_PROBE_S),

@@ -70,6 +70,7 @@ class Record(msgspec.Struct, kw_only=True):
     route: RouteNote | None = None
     attempts: int = 0
     deaths: int = 0
+    resumes: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0

@@ -1,15 +1,15 @@
 """Store over Redis or Valkey: the only module of the gateway that knows the redis client.
 
-A read has 50 ms and no retries: the client's own defaults are 5 s and ten. Writes, for which nobody
-waits, have a little more. After a failure a breaker leaves the server alone for a while, so that an
-outage costs its callers nothing.
+A read has 50 ms and no retries: the client's own defaults are 5 s and ten. Writes, and reads that
+decide on them, have a little more. After a failure a breaker leaves the server alone for a while,
+so that an outage costs its callers nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import redis.asyncio as redis
 import structlog
@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from octavo.gateway.store import Item, StoreUnavailableError
+from octavo.runtime.failpoint import failpoint
 from octavo.v1.errors import BAD_SETTING, OctavoError
 
 log = structlog.get_logger(__name__)
@@ -26,8 +27,26 @@ DEADLINE_S = 0.05
 WRITE_DEADLINE_S = 0.25
 """A pipeline of 100 records takes 10 ms of this process on a busy laptop."""
 MAX_CONNECTIONS = 4
+WAIT_S = 1.0
+"""How long a write waits for a connection: hundreds of others take their turns in that time."""
 FIRST_REST_S = 0.25
 LAST_REST_S = 4.0
+
+_FAILURES = (RedisError, OSError, RuntimeError)
+"""RuntimeError is what uvloop raises for a write to a connection that was reset a moment ago."""
+
+
+@contextlib.contextmanager
+def _heeding_cancel() -> Iterator[None]:
+    """A context in which no cancellation gets lost: the client turns some into other errors."""
+    task = asyncio.current_task()
+    assert task is not None, "the store is used by tasks"
+    before = task.cancelling()
+    try:
+        yield
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 class Breaker:
@@ -85,41 +104,76 @@ class RedisStore:
                 BAD_SETTING, key="redis", value="********", origin="settings", reason=str(error)
             ) from error
         self._client = redis.Redis(connection_pool=pool)
+        self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self.breaker = Breaker()
 
     async def put_many(self, items: Sequence[Item]) -> None:
         """See Store."""
-        self._admit()
-        try:
-            async with (
-                asyncio.timeout(WRITE_DEADLINE_S),
-                self._client.pipeline(transaction=False) as pipe,
-            ):
-                for item in items:
-                    pipe.set(item.key, item.value, ex=item.ttl_s)
-                await pipe.execute()
-        except (RedisError, OSError) as error:
-            raise await self._failed(error) from error
-        self._succeeded()
+        failpoint("store.write")
+        async with self._turn(WAIT_S):
+            try:
+                async with (
+                    asyncio.timeout(WRITE_DEADLINE_S),
+                    self._client.pipeline(transaction=False) as pipe,
+                ):
+                    for item in items:
+                        pipe.set(item.key, item.value, ex=item.ttl_s)
+                    with _heeding_cancel():
+                        await pipe.execute()
+            except _FAILURES as error:
+                raise await self._failed(error) from error
+            self._succeeded()
 
-    async def get(self, key: str) -> bytes | None:
+    async def get(self, key: str, *, patient: bool = False) -> bytes | None:
         """See Store; a value of another type counts as none."""
-        self._admit()
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                value = await self._client.get(key)
-        except ResponseError as error:
-            if str(error).startswith("WRONGTYPE"):
-                return None
-            raise await self._failed(error) from error
-        except (RedisError, OSError) as error:
-            raise await self._failed(error) from error
-        self._succeeded()
+        failpoint("store.read")
+        value = await self._ask("GET", key, patient=patient)
         return value if isinstance(value, bytes) else None
+
+    async def put_if_absent(self, item: Item) -> bool:
+        """See Store."""
+        failpoint("store.write")
+        words = ("SET", item.key, item.value, "NX", "EX", item.ttl_s)
+        return bool(await self._ask(*words, patient=True))
+
+    async def renew(self, key: str, ttl_s: int) -> bool:
+        """See Store."""
+        failpoint("store.write")
+        return bool(await self._ask("EXPIRE", key, ttl_s, patient=True))
 
     async def close(self) -> None:
         """See Store."""
         await self._client.aclose(close_connection_pool=True)
+
+    async def _ask(self, *words: str | bytes | int, patient: bool) -> object:
+        """Runs one short command."""
+        async with self._turn(WAIT_S if patient else DEADLINE_S):
+            try:
+                async with asyncio.timeout(WRITE_DEADLINE_S if patient else DEADLINE_S):
+                    with _heeding_cancel():
+                        value: object = await self._client.execute_command(*words)  # type: ignore[no-untyped-call]
+            except ResponseError as error:
+                if str(error).startswith("WRONGTYPE"):
+                    return None
+                raise await self._failed(error) from error
+            except _FAILURES as error:
+                raise await self._failed(error) from error
+            self._succeeded()
+            return value
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, wait_s: float) -> AsyncGenerator[None, None]:
+        """A context with a connection to spare; that others are busy is no fault of the server."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise StoreUnavailableError("its connections are busy") from error
+        try:
+            self._admit()
+            yield
+        finally:
+            self._free.release()
 
     def _admit(self) -> None:
         if not self.breaker.allow(asyncio.get_running_loop().time()):
@@ -136,6 +190,6 @@ class RedisStore:
         self.breaker.failed(asyncio.get_running_loop().time())
         # After a fail-over the old connections still lead to a server that is read-only now. One
         # that cannot even be closed in time is forgotten, which is all that is wanted.
-        with contextlib.suppress(RedisError, OSError):
+        with contextlib.suppress(*_FAILURES):
             await self._client.connection_pool.disconnect(inuse_connections=False)
         return StoreUnavailableError(type(error).__name__)

@@ -28,8 +28,21 @@ class Store(Protocol):
         """Writes all; may be repeated. Raises StoreUnavailableError, some then written."""
         ...
 
-    async def get(self, key: str) -> bytes | None:
-        """Returns a value; None when there is none. Raises StoreUnavailableError."""
+    async def get(self, key: str, *, patient: bool = False) -> bytes | None:
+        """Returns a value; None when there is none. Raises StoreUnavailableError.
+
+        Args:
+            key: what it was put under.
+            patient: allow it the time of a write; for what is decided on it more depends.
+        """
+        ...
+
+    async def put_if_absent(self, item: Item) -> bool:
+        """Writes unless there is a value; tells whether it did. Raises StoreUnavailableError."""
+        ...
+
+    async def renew(self, key: str, ttl_s: int) -> bool:
+        """Gives a value new time to live; False: there is none. Raises StoreUnavailableError."""
         ...
 
     async def close(self) -> None:

@@ -9,12 +9,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from prometheus_client import CollectorRegistry
 from tests.runtime.smollm2_files import chat_template, tokenizer_json
 
+from octavo.gateway.admission import Admission
 from octavo.gateway.app import App, build_app
 from octavo.gateway.config import GatewayConfig
 from octavo.gateway.dispatch import Call
 from octavo.gateway.endpoints import Readiness, ServedModel
+from octavo.gateway.metrics import GatewayMetrics
+from octavo.gateway.once import Once
 from octavo.gateway.routing import Route
 from octavo.runtime.chat_template import ChatTemplate
 from octavo.runtime.env import SystemEnv
@@ -250,10 +254,27 @@ class World:
     ) -> None:
         self.fleet = ScriptedFleet(models or [made_model(), made_model("org/smollm2")])
         self.dispatcher = ScriptedDispatcher(script or says("Hello there"))
+        settings = GatewayConfig(**config)
+        self.metrics = GatewayMetrics(CollectorRegistry())
+        self.once = Once(
+            cast("Any", self.dispatcher),
+            None,
+            metrics=self.metrics,
+            env=SystemEnv(),
+            ttl_s=settings.idempotency_ttl_s,
+            grace_s=settings.idempotency_grace_s,
+        )
+        self.admission = Admission(
+            max_requests=settings.max_requests,
+            max_body_bytes_total=settings.max_body_bytes_total,
+            metrics=self.metrics,
+        )
         self.app: App = build_app(
-            config=GatewayConfig(**config),
+            config=settings,
+            admission=self.admission,
             fleet=cast("Any", self.fleet),
             dispatcher=cast("Any", self.dispatcher),
+            once=self.once,
             records=cast("Any", ScriptedRecords()),
             env=SystemEnv(),
         )
@@ -281,66 +302,71 @@ class World:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return asyncio.run(self.ask("POST", path, data, **more))
 
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: bytes,
-        *,
-        headers: Mapping[str, str] | None = None,
-        leaves: Callable[[Response], bool] = lambda _: False,
-        leave_after_s: float | None = None,
-        piece: int = 1 << 20,
-    ) -> Response:
-        """Sends a request and collects the answer.
+    async def ask(self, method: str, path: str, body: bytes, **more: Any) -> Response:
+        """Sends a request; see `ask`."""
+        return await ask(self.app, method, path, body, **more)
 
-        Args:
-            leaves: closes the connection when it is true of what has arrived.
-            leave_after_s: closes it after this time.
-            piece: bytes of the body in one message.
-        """
-        pieces = [body[i : i + piece] for i in range(0, len(body), piece)] or [b""]
-        left = asyncio.Event()
-        response = Response()
-        if leave_after_s is not None:
-            asyncio.get_running_loop().call_later(leave_after_s, left.set)
 
-        async def receive() -> dict[str, Any]:
-            if pieces:
-                part = pieces.pop(0)
-                return {"type": "http.request", "body": part, "more_body": bool(pieces)}
-            await left.wait()
-            return {"type": "http.disconnect"}
+async def ask(
+    app: App,
+    method: str,
+    path: str,
+    body: bytes,
+    *,
+    headers: Mapping[str, str] | None = None,
+    leaves: Callable[[Response], bool] = lambda _: False,
+    leave_after_s: float | None = None,
+    piece: int = 1 << 20,
+) -> Response:
+    """Sends a request to the app and collects the answer.
 
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                response.status = message["status"]
-                for name, value in message["headers"]:
-                    assert name == name.lower()
-                    response.headers[name.decode()] = value.decode()
-            else:
-                response.parts.append(message.get("body", b""))
-                response.complete = not message.get("more_body", False)
-            if leaves(response):
-                left.set()
-            await asyncio.sleep(0)
+    Args:
+        leaves: closes the connection when it is true of what has arrived.
+        leave_after_s: closes it after this time.
+        piece: bytes of the body in one message.
+    """
+    pieces = [body[i : i + piece] for i in range(0, len(body), piece)] or [b""]
+    left = asyncio.Event()
+    response = Response()
+    if leave_after_s is not None:
+        asyncio.get_running_loop().call_later(leave_after_s, left.set)
 
-        path, _, query = path.partition("?")
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "root_path": "",
-            "scheme": "http",
-            "http_version": "1.1",
-            "server": ("127.0.0.1", 8000),
-            "client": ("127.0.0.1", 5),
-            "headers": [
-                (k.lower().encode(), v.encode())
-                for k, v in {"host": "localhost:8000", **(headers or {})}.items()
-            ],
-        }
-        await self.app(scope, receive, send)
-        return response
+    async def receive() -> dict[str, Any]:
+        if pieces:
+            part = pieces.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(pieces)}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            response.status = message["status"]
+            for name, value in message["headers"]:
+                assert name == name.lower()
+                response.headers[name.decode()] = value.decode()
+        else:
+            response.parts.append(message.get("body", b""))
+            response.complete = not message.get("more_body", False)
+        if leaves(response):
+            left.set()
+        await asyncio.sleep(0)
+
+    path, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "scheme": "http",
+        "http_version": "1.1",
+        "server": ("127.0.0.1", 8000),
+        "client": ("127.0.0.1", 5),
+        "headers": [
+            (k.lower().encode(), v.encode())
+            for k, v in {"host": "localhost:8000", **(headers or {})}.items()
+        ],
+    }
+    await app(scope, receive, send)
+    return response

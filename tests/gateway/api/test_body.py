@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -10,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway.api.scripted import World
 
-from octavo.gateway.api.body import check_depth, parse_object
+from octavo.gateway.api import body
+from octavo.gateway.api.body import (
+    MAX_CONTAINERS,
+    MAX_ENTRIES,
+    MAX_STRINGS,
+    check_parts,
+    parse_body,
+    parse_object,
+)
 from octavo.v1.errors import OctavoError
 
 JSON = st.recursive(
@@ -37,10 +46,10 @@ def test_the_depth_limit_is_exact(depth: int, opening: str, text: str) -> None:
     levels = depth * (2 if opening != "[" else 1)
     data = f"{opening * depth}{json.dumps(text)}{closing * depth}".encode()
     if levels <= 64:
-        check_depth(data)
+        check_parts(data)
     else:
         with pytest.raises(OctavoError, match="OCT-1013"):
-            check_depth(data)
+            check_parts(data)
 
 
 @pytest.mark.parametrize("depth", [65, 500, 3000, 1_000_000])
@@ -60,7 +69,7 @@ def test_a_deep_schema_is_refused() -> None:
 
 
 def test_brackets_in_text_do_not_count() -> None:
-    check_depth(json.dumps({"a": "[" * 1000, 'b"[[': '\\"[{' * 500}).encode())
+    check_parts(json.dumps({"a": "[" * 1000, 'b"[[': '\\"[{' * 500}).encode())
 
 
 @pytest.mark.parametrize(
@@ -79,8 +88,76 @@ def test_brackets_in_text_do_not_count() -> None:
 def test_the_depth_check_is_linear(data: bytes) -> None:
     start = time.process_time()
     with contextlib.suppress(OctavoError):
-        check_depth(data)
+        check_parts(data)
     assert time.process_time() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    ("data", "allowed"),
+    [
+        (b'["' + b'","'.join([b"x"] * MAX_STRINGS) + b'"]', True),
+        (b'["' + b'","'.join([b"x"] * (MAX_STRINGS + 1)) + b'"]', False),
+        (b"[" + b",".join([b"7"] * (MAX_ENTRIES + 1)) + b"]", True),
+        (b"[" + b",".join([b"7"] * (MAX_ENTRIES + 2)) + b"]", False),
+        (b'["' + b'\\"' * (4 * MAX_STRINGS) + b'"]', True),
+        (b"[" + b",".join([b"[]"] * (MAX_CONTAINERS - 1)) + b"]", True),
+        (b"[" + b",".join([b"[]"] * MAX_CONTAINERS) + b"]", False),
+    ],
+    ids=["strings", "too many", "values", "too many", "quotes in a text", "lists", "too many"],
+)
+def test_a_body_has_a_bounded_number_of_parts(data: bytes, allowed: bool) -> None:
+    if allowed:
+        check_parts(data)
+        return
+    with pytest.raises(OctavoError, match="OCT-1001"):
+        parse_object(data)
+
+
+@pytest.mark.parametrize("data", [b'"' * 30_000_000, b"," * 30_000_000], ids=["quotes", "commas"])
+def test_what_has_far_too_many_parts_is_not_counted_to_its_end(data: bytes) -> None:
+    start = time.process_time()
+    with pytest.raises(OctavoError):
+        check_parts(data)
+    assert time.process_time() - start < 0.1
+
+
+PIECES = st.sampled_from(
+    [b'"', b"\\", b"[", b"]", b"{", b"}", b",", b"a", b'\\"', b"\\\\", b'"[",']
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES, max_size=60).map(b"".join), st.integers(1, 7))
+def test_where_a_body_is_sliced_changes_nothing(data: bytes, size: int) -> None:
+    def outcome() -> str:
+        try:
+            check_parts(data)
+        except OctavoError as error:
+            return error.message
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("MAX_STRINGS", 4), ("MAX_ENTRIES", 3), ("MAX_CONTAINERS", 5)):
+            patch.setattr(body, name, value)
+        patch.setattr(body, "MAX_JSON_DEPTH", 3)
+        whole = outcome()
+        patch.setattr(body, "_SLICE", size)
+        # Which bound is passed first may depend on the slices; whether one is does not.
+        assert bool(outcome()) == bool(whole)
+
+
+def test_others_run_while_a_large_body_is_checked() -> None:
+    async def scenario() -> int:
+        parsing = asyncio.create_task(parse_body(b'{"a":"' + b"\\[" * 10_000_000 + b'"}'))
+        turns = 0
+        while not parsing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        with pytest.raises(OctavoError, match="OCT-1001"):
+            parsing.result()
+        return turns
+
+    assert asyncio.run(scenario()) > 50
 
 
 BROKEN = {

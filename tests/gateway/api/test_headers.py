@@ -4,12 +4,14 @@ import pytest
 
 from octavo.gateway.api.headers import (
     client_label,
+    idempotency_key,
     ignored_header,
     is_strict,
     route_header,
     timing_header,
 )
 from octavo.gateway.routing import Route
+from octavo.v1.errors import INVALID_VALUE, OctavoError
 
 
 def scope(query: bytes = b"", **headers: str) -> dict[str, object]:
@@ -53,3 +55,20 @@ def test_values_are_safe_in_a_header() -> None:
 
 def test_a_line_break_in_a_parameters_name_cannot_split_the_header() -> None:
     assert ignored_header(["a\r\nset-cookie: x"])[1] == b"a??set-cookie??x"
+
+
+@pytest.mark.parametrize("key", ["a", "0f-9c", "!~", "x" * 255], ids=len)
+def test_an_idempotency_key_is_visible_ascii(key: str) -> None:
+    assert idempotency_key({"headers": [(b"idempotency-key", key.encode())]}) == key
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "a\n", "x" * 256, "\u00e9"], ids=ascii)
+def test_other_idempotency_keys_are_refused(key: str) -> None:
+    with pytest.raises(OctavoError) as caught:
+        idempotency_key({"headers": [(b"idempotency-key", key.encode("latin-1"))]})
+    assert caught.value.kind is INVALID_VALUE
+    assert caught.value.param == "Idempotency-Key"
+
+
+def test_without_the_header_there_is_no_key() -> None:
+    assert idempotency_key({"headers": [(b"idempotency", b"x")]}) == ""

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from tests.gateway.api.scripted import World, made_model
 
+from octavo.gateway.api.plan import Context, Plan, make_call
+from octavo.v1 import engine_pb2
+
 
 def test_the_clients_read_timeout_is_the_deadline_of_an_answer_in_one_piece() -> None:
     world = World()
@@ -34,3 +37,29 @@ def test_without_a_model_the_only_one_is_meant() -> None:
     assert world.chat(model=None).status == 200
     two = World(models=[made_model(), made_model("other", identity=b"o" * 16)])
     assert two.chat(model="").status == 404
+
+
+def test_a_plan_under_another_identity_shows_that_one() -> None:
+    response = World().chat(headers={"idempotency-key": "k"})
+    assert response.json["id"] == f"chatcmpl-{response.headers['x-request-id']}"
+    context = Context(id="a" * 32, created=5, ignored=("user",))
+    request = engine_pb2.GenerateRequest()
+    call = make_call(context, made_model(), request, endpoint="chat", clamped=False)
+    plan = Plan(
+        endpoint="chat",
+        context=context,
+        model=made_model(),
+        calls=(call,),
+        n=1,
+        stream=True,
+        include_usage=False,
+        continuous_usage=False,
+        logprobs=None,
+        prompt_logprobs=False,
+        return_token_ids=False,
+    )
+    other = plan.under(id="b" * 32, created=9, replayed=True)
+    assert other.public_id == "chatcmpl-" + "b" * 32
+    assert (other.context.created, other.context.replayed) == (9, True)
+    assert other.context.ignored == ("user",)
+    assert other.calls == plan.calls

@@ -8,6 +8,7 @@ import pytest
 from tests.gateway.api.scripted import Response, Step, World, says
 
 from octavo.gateway.dispatch import Call
+from octavo.gateway.overload import MemoryReader
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import ENGINE_FAILURE, OctavoError
 
@@ -63,6 +64,25 @@ def test_a_client_that_leaves_while_waiting_for_an_engine(stream: bool) -> None:
     response = ask(world, stream=stream, leave_after_s=0.05)
     assert world.dispatcher.cancelled == 1
     assert response.status == 0
+
+
+def test_what_waits_for_a_client_does_not_keep_what_came_with_it() -> None:
+    update = engine_pb2.SessionUpdate()
+    for _ in range(64):
+        update.deltas.add(request_id="r" * 32, token_ids=[5], text="word ")
+    data = update.SerializeToString()
+    read = MemoryReader(1)
+    grown: list[int] = []
+
+    def burst(call: Call) -> Iterable[Step]:
+        before = read().used_bytes
+        for _ in range(4000):  # none is taken before all have come
+            yield engine_pb2.SessionUpdate.FromString(data).deltas[0]
+        grown.append(read().used_bytes - before)
+        yield from says("end")(call)
+
+    assert ask(World(burst), stream=True).complete
+    assert grown[0] < 4000 * len(data) / 8
 
 
 def test_all_generations_of_several_prompts_end() -> None:

@@ -8,6 +8,7 @@ body is left incomplete: the server closes the connection without the last chunk
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from octavo.gateway.api.body import Receive, Send
 from octavo.gateway.api.events import KEEP_ALIVE, Events
 from octavo.gateway.api.headers import (
+    REPLAYED,
     Headers,
     cached_header,
     id_headers,
@@ -23,10 +25,9 @@ from octavo.gateway.api.headers import (
     timing_header,
 )
 from octavo.gateway.api.plan import Plan
-from octavo.gateway.api.running import Running
+from octavo.gateway.api.running import Open, Running
 from octavo.gateway.api.tally import Tally
 from octavo.gateway.api.whole import whole_answer
-from octavo.gateway.dispatch import Dispatcher
 from octavo.v1.errors import ENGINE_FAILURE, OctavoError
 
 HOLD_S: Final = 10.0
@@ -34,14 +35,29 @@ _LONG_S: Final = 3600.0
 
 
 async def answer(
-    plan: Plan, dispatcher: Dispatcher, receive: Receive, send: Send, *, heartbeat_s: float
+    plan: Plan,
+    open: Open,
+    receive: Receive,
+    send: Send,
+    *,
+    heartbeat_s: float,
+    on_running: Callable[[Running], None],
 ) -> None:
     """Runs the plan and sends its answer; sends nothing to a client that has left.
+
+    Args:
+        plan: what to do.
+        open: opens the generation of a prompt.
+        receive: tells when the client leaves.
+        send: takes the answer.
+        heartbeat_s: silence after which a stream gets a comment.
+        on_running: takes note of what holds the answer's buffers.
 
     Raises:
         OctavoError: nothing was sent yet, so that the caller answers with the error.
     """
-    async with Running(plan, dispatcher, receive) as running:
+    async with Running(plan, open, receive) as running:
+        on_running(running)
         if plan.stream:
             await _stream(plan, running, send, heartbeat_s=heartbeat_s)
         else:
@@ -127,7 +143,9 @@ async def _stream(plan: Plan, running: Running, send: Send, *, heartbeat_s: floa
 def _explaining(plan: Plan, running: Running) -> Headers:
     headers = id_headers(plan.context.id)
     first = running.generations[0]
-    if first is not None:
+    if plan.context.replayed:
+        headers.append(REPLAYED)
+    if first is not None and first.route is not None:
         headers.append(route_header(first.route))
     if plan.context.ignored:
         headers.append(ignored_header(plan.context.ignored))

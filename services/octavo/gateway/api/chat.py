@@ -15,7 +15,7 @@ from octavo.v1 import engine_pb2
 from octavo.v1.errors import INVALID_VALUE, OctavoError
 
 
-def plan_chat(honoured: dict[str, Any], fleet: Fleet, context: Context) -> Plan:
+async def plan_chat(honoured: dict[str, Any], fleet: Fleet, context: Context) -> Plan:
     """Returns the plan; raises OctavoError for what cannot be served."""
     body = convert(honoured, RawChat)
     options = check_stream_options(body)

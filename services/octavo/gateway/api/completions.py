@@ -5,7 +5,8 @@ A prompt as text may hold control tokens: whoever uses this endpoint writes the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from octavo.gateway.api.chat import check_stream_options
@@ -23,13 +24,20 @@ DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's default for this endpoint."""
 
 
-def plan_completion(honoured: dict[str, Any], fleet: Fleet, context: Context) -> Plan:
-    """Returns the plan; raises OctavoError for what cannot be served."""
+async def plan_completion(honoured: dict[str, Any], fleet: Fleet, context: Context) -> Plan:
+    """Returns the plan; raises OctavoError for what cannot be served.
+
+    Lets others run between two prompts: a thousand long ones take a second.
+    """
     body = convert(honoured, RawCompletion)
     options = check_stream_options(body)
     model = find_model(fleet, body.model)
-    prompts = prompts_of(body, model)
-    requests = [_request(body, ids, model, context) for ids in prompts]
+    prompts: list[list[int]] = []
+    requests: list[engine_pb2.GenerateRequest] = []
+    for ids in prompts_of(body, model):
+        prompts.append(ids)
+        requests.append(_request(body, ids, model, context))
+        await asyncio.sleep(0)
     clamped = [
         clamp(request, _wanted(body), param="max_tokens", model=model)
         for request in requests
@@ -39,6 +47,7 @@ def plan_completion(honoured: dict[str, Any], fleet: Fleet, context: Context) ->
     if len(requests) > 1:  # none may start before all are known to be sound
         for request in requests:
             validate_request(request, model.capacity)
+            await asyncio.sleep(0)
     calls = tuple(
         make_call(
             context,
@@ -67,28 +76,30 @@ def plan_completion(honoured: dict[str, Any], fleet: Fleet, context: Context) ->
     )
 
 
-def prompts_of(body: RawCompletion, model: ServedModel) -> list[list[int]]:
-    """Returns the ids of each prompt: text, texts, ids, or lists of ids."""
+def prompts_of(body: RawCompletion, model: ServedModel) -> Iterator[list[int]]:
+    """Yields the ids of each prompt: text, texts, ids, or lists of ids."""
     prompt = body.prompt
     if isinstance(prompt, str):
-        return [encode_prompt(model, prompt, special=body.add_special_tokens)]
+        yield encode_prompt(model, prompt, special=body.add_special_tokens)
+        return
     if not prompt:
         raise _invalid("prompt", "is empty")
     # More than so many can only be ids: millions of them need not be looked at.
     only_ids = isinstance(prompt[0], int) and len(prompt) > MAX_PROMPTS
     if only_ids or all(isinstance(p, int) for p in prompt):
-        return [_prompt_ids("prompt", prompt, model)]
+        yield _prompt_ids("prompt", prompt, model)
+        return
     if len(prompt) > MAX_PROMPTS:
         raise _invalid("prompt", f"has more than {MAX_PROMPTS} prompts")
-    made: list[list[int]] = []
     for index, one in enumerate(prompt):
         if isinstance(one, str):
-            made.append(encode_prompt(model, one, special=body.add_special_tokens))
+            ids = encode_prompt(model, one, special=body.add_special_tokens)
+            _check_length(f"prompt[{index}]", ids, model)  # before the next is encoded
+            yield ids
         elif isinstance(one, list):
-            made.append(_prompt_ids(f"prompt[{index}]", one, model))
+            yield _prompt_ids(f"prompt[{index}]", one, model)
         else:
             raise _invalid(f"prompt[{index}]", "must be text or a list of token ids")
-    return made
 
 
 def encode_prompt(model: ServedModel, text: str, *, special: bool) -> list[int]:
@@ -132,10 +143,14 @@ def _echoes(body: RawCompletion, prompts: list[list[int]], model: ServedModel) -
 
 def _prompt_ids(param: str, ids: Sequence[object], model: ServedModel) -> list[int]:
     """Returns the ids of a prompt; looks at none of them when there are too many."""
+    _check_length(param, ids, model)
+    return check_ids(param, ids, model.capacity.vocab_size)
+
+
+def _check_length(param: str, ids: Sequence[object], model: ServedModel) -> None:
     limit = model.capacity.max_model_len
     if len(ids) > limit:
         raise OctavoError(CONTEXT_LENGTH_EXCEEDED, param=param, limit=limit, tokens=len(ids))
-    return check_ids(param, ids, model.capacity.vocab_size)
 
 
 def _invalid(param: str, reason: str) -> OctavoError:

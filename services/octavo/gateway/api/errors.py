@@ -35,7 +35,7 @@ def error_headers(error: OctavoError) -> Headers:
         headers.append((b"retry-after", str(seconds).encode()))
     if error.kind is METHOD_NOT_ALLOWED:
         headers.append((b"allow", error.help.removeprefix("use ").encode()))
-    if error.kind.status == 413:
+    if error.kind.status in (408, 413):
         # The rest of the body is not read, so the connection cannot be used again.
         headers.append((b"connection", b"close"))
     return headers

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
 from octavo.gateway.routing import Route
+from octavo.v1.errors import INVALID_VALUE, OctavoError
 from octavo.v1.limits import MAX_MS
 
 Headers = list[tuple[bytes, bytes]]
@@ -19,12 +20,18 @@ EXPOSED: Final = (
     "x-octavo-cached-tokens",
     "x-octavo-ignored",
     "x-octavo-clamped",
+    "idempotency-replayed",
     "server-timing",
     "retry-after",
 )
 """What a page of another origin may read."""
 
 MAX_LABEL_CHARS: Final = 128
+
+REPLAYED: Final = (b"idempotency-replayed", b"true")
+"""The answer belongs to an earlier request with the same key."""
+
+_KEY: Final = re.compile(r"[!-~]{1,255}")
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
 """Names come from the body: what is no name must not reach a header."""
@@ -58,6 +65,21 @@ def client_label(scope: Scope) -> str:
     """Returns the client's own id of the request: a label for people, never a key."""
     label = header(scope, b"x-request-id")[:MAX_LABEL_CHARS]
     return label if label.isascii() and label.isprintable() else ""
+
+
+def idempotency_key(scope: Scope) -> str:
+    """Returns the key under which the answer shall be given once, empty without one.
+
+    Raises:
+        OctavoError: INVALID_VALUE for a header that is no key.
+    """
+    if not any(name == b"idempotency-key" for name, _ in scope["headers"]):
+        return ""
+    key = header(scope, b"idempotency-key")
+    if not _KEY.fullmatch(key):
+        reason = "must be 1 to 255 visible ASCII characters"
+        raise OctavoError(INVALID_VALUE, param="Idempotency-Key", reason=reason)
+    return key
 
 
 def id_headers(id: str) -> Headers:

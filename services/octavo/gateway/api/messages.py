@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from octavo.gateway.api.body import check_depth
+from octavo.gateway.api.body import check_parts
 from octavo.v1.errors import INVALID_VALUE, UNSUPPORTED_PARAMETER, OctavoError
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
@@ -24,6 +24,8 @@ _TEXT_PARTS: Final[Mapping[str, str]] = {
 }
 """Types of parts that are text, and where it is."""
 
+MAX_MESSAGES: Final = 2**14
+"""Messages of one chat: eight tokens each fill the largest contexts there are, and 100 ms."""
 MAX_KWARGS: Final = 32
 MAX_KWARG_CHARS: Final = 1024
 MAX_KWARG_NUMBER: Final = 2**31
@@ -39,6 +41,8 @@ def normalise(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
     """Returns the turns for the template; raises OctavoError naming what it cannot take."""
     if not messages:
         raise _invalid("messages", "is empty")
+    if len(messages) > MAX_MESSAGES:
+        raise _invalid("messages", f"has {len(messages)} entries, at most {MAX_MESSAGES} can be")
     turns: list[dict[str, object]] = []
     system: list[str] = []
     for index, message in enumerate(messages):
@@ -132,7 +136,7 @@ def _arguments(arguments: object) -> object:
         return arguments
     try:
         data = arguments.encode()
-        check_depth(data)
+        check_parts(data)
         parsed = msgspec.json.decode(data)
     except (msgspec.DecodeError, OctavoError):
         return arguments

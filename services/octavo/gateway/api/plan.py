@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.gateway.api.headers import Scope, client_label, header, read_timeout_ms
 from octavo.gateway.api.parameters import Endpoint
@@ -25,6 +25,8 @@ class Context:
     client_label: str = ""
     traceparent: str = ""
     read_timeout_ms: int = 0
+    replayed: bool = False
+    """The answer is an earlier request's."""
 
     @classmethod
     def of(cls, scope: Scope, *, id: str, created: int, ignored: tuple[str, ...]) -> Context:
@@ -60,6 +62,11 @@ class Plan:
     """The prompts' texts; empty unless they are to be repeated."""
     clamped_to: int | None = None
     """What max_tokens was lowered to."""
+
+    def under(self, *, id: str, created: int, replayed: bool) -> Plan:
+        """Returns the plan as another request's, whose answer is given."""
+        context = replace(self.context, id=id, created=created, replayed=replayed)
+        return replace(self, context=context)
 
     @property
     def num_choices(self) -> int:

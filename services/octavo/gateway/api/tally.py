@@ -89,12 +89,15 @@ class Tally:
         output = sum(u.output_tokens for u in known)
         if len(known) < len(self._usages):
             output = self._num_output
-        return {
+        usage: dict[str, object] = {
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
+        if any(u.inexact for u in known):
+            usage["resumed"] = "inexact"
+        return usage
 
     def metrics(self) -> dict[str, float]:
         """Returns the `metrics` object: of several prompts, the slowest of each."""

@@ -10,7 +10,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from octavo.gateway.api.body import JsonObject, parse_object, read_body
+from octavo.gateway.api.body import JsonObject, parse_body, read_body
 from octavo.gateway.api.chat import prompt_of
 from octavo.gateway.api.completions import encode_prompt
 from octavo.gateway.api.plan import find_model
@@ -78,7 +78,7 @@ class Tokenization:
 
     async def _body(self, request: Request) -> JsonObject:
         data = await read_body(request.scope, request.receive, limit=self._max_body_bytes)
-        return {k: v for k, v in parse_object(data).items() if v is not None}
+        return {k: v for k, v in (await parse_body(data)).items() if v is not None}
 
 
 def _ids(raw: RawTokenize, model: ServedModel) -> list[int]:
