@@ -27,7 +27,8 @@ async def ask(world: World, key: str = "k", *, text: str = "hi", **more: Any) ->
     if path != CHAT:
         given = {"prompt": text}
     data = json.dumps({"model": "smollm2", **given, **body}).encode()
-    return await world.ask("POST", path, data, headers={"idempotency-key": key}, **more)
+    headers = {"idempotency-key": key, **more.pop("headers", {})}
+    return await world.ask("POST", path, data, headers=headers, **more)
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -242,6 +243,29 @@ def test_a_stream_that_broke_is_generated_again_with_the_same_seed() -> None:
         assert retry.complete
         assert retry.chunks[0]["id"] == answers[0].chunks[0]["id"]
         assert len({c.request.sampling.seed for c in world.dispatcher.calls}) == 1
+
+    run(scenario)
+
+
+@STREAMS
+def test_errors_name_the_request_that_the_key_stands_for(stream: bool) -> None:
+    async def scenario() -> None:
+        world = World(lambda _: [0.05, OctavoError(ENGINE_FAILURE)])
+        answers = await asyncio.gather(*(ask(world, body={"stream": stream}) for _ in range(2)))
+        (call,) = world.dispatcher.calls
+        assert [a.headers["x-request-id"] for a in answers] == [call.id, call.id]
+
+    run(scenario)
+
+
+def test_whoever_joins_an_answer_keeps_its_own_deadline() -> None:
+    async def scenario() -> None:
+        world = World(paced(LONG, 0.3))
+        first = asyncio.create_task(ask(world))
+        await until(lambda: world.dispatcher.calls != [])
+        second = await ask(world, headers={"x-stainless-read-timeout": "1"})
+        assert second.status == 504
+        assert (await first).status == 200
 
     run(scenario)
 

@@ -51,6 +51,7 @@ from octavo.gateway.fleet import Fleet
 from octavo.gateway.idempotency import fingerprint_of, key_digest
 from octavo.gateway.once import Once
 from octavo.gateway.records import Records
+from octavo.gateway.time_bounds import TimeBounds
 from octavo.runtime.env import Env
 from octavo.v1.errors import DRAINING, INTERNAL, OctavoError
 
@@ -127,40 +128,39 @@ class App:
         """Answers one HTTP request."""
         if scope["type"] != "http":
             return
-        state = _Sending(send)
-        request_id = self._env.new_id()
+        state = _Sending(send, self._env.new_id())
         try:
             origin = self._origins.check(scope)
             if origin:
                 state.extra = cors_headers(origin)
-            await self._route(scope, receive, state.send, request_id)
+            await self._route(scope, receive, state)
         except ClientGoneError:
             return
         except OctavoError as error:
-            await self._fail(state, error, request_id)
+            await self._fail(state, error)
         except asyncio.CancelledError:
             if not self._fleet.draining:
                 raise
             # The server gives up what outlasted its drain, such as a body that never ends.
-            await self._fail(state, OctavoError(DRAINING), request_id)
+            await self._fail(state, OctavoError(DRAINING))
         except Exception:
-            log.exception("request_crashed", id=request_id)
-            await self._fail(state, OctavoError(INTERNAL, id=request_id), request_id)
+            log.exception("request_crashed", id=state.id)
+            await self._fail(state, OctavoError(INTERNAL, id=state.id))
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send, id: str) -> None:
+    async def _route(self, scope: Scope, receive: Receive, state: _Sending) -> None:
         path = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
         if scope["method"] == "OPTIONS":
-            headers = preflight_headers(scope) + id_headers(id)
-            await send({"type": "http.response.start", "status": 204, "headers": headers})
-            await send({"type": "http.response.body"})
+            headers = preflight_headers(scope) + id_headers(state.id)
+            await state.send({"type": "http.response.start", "status": 204, "headers": headers})
+            await state.send({"type": "http.response.body"})
             return
         hot = HOT.get(path)
         if hot is not None:
-            await self._generate(*hot, scope, receive, send, id)
+            await self._generate(*hot, scope, receive, state)
             return
         try:
             inner = {**scope, "path": path, "app": self}
-            await self._look_up(inner, receive, partial(_with_id, send, id))
+            await self._look_up(inner, receive, partial(_with_id, state.send, state.id))
         except HTTPException as error:
             raise from_starlette(error, path=path, method=scope["method"]) from error
 
@@ -177,8 +177,7 @@ class App:
         planner: Planner,
         scope: Scope,
         receive: Receive,
-        send: Send,
-        id: str,
+        state: _Sending,
     ) -> None:
         with ExitStack() as inside:
             try:
@@ -187,18 +186,21 @@ class App:
                 honoured, ignored = sort_out(body, endpoint, strict=is_strict(scope))
                 hold = inside.enter_context(self._admission.request(low=_is_low(honoured)))
                 created = int(self._env.wall())
-                context = Context.of(scope, id=id, created=created, ignored=ignored)
+                context = Context.of(scope, id=state.id, created=created, ignored=ignored)
                 plan = await planner(honoured, self._fleet, context)
-                plan, opener = await self._opener(plan, key, body)
+                late_at = _late_at(plan)
+                plan, opener = await self._opener(plan, key, body, late_at)
             except OctavoError as error:
-                self._dispatcher.refused(error, id=id, endpoint=endpoint)
+                self._dispatcher.refused(error, id=state.id, endpoint=endpoint)
                 raise
+            state.id = plan.context.id
             del body, honoured
             await answer(
                 plan,
                 opener,
                 receive,
-                send,
+                state.send,
+                late_at=late_at,
                 heartbeat_s=self._config.heartbeat_s,
                 on_running=hold,
             )
@@ -210,26 +212,33 @@ class App:
             data = await read_body(scope, upload.receive, limit=self._config.max_body_bytes)
             return await parse_body(data)
 
-    async def _opener(self, plan: Plan, key: str, body: JsonObject) -> tuple[Plan, Open]:
+    async def _opener(
+        self, plan: Plan, key: str, body: JsonObject, late_at: float | None
+    ) -> tuple[Plan, Open]:
         """Returns the plan, or that of the key's first request, and how to read its answer."""
         if not key:
             return plan, lambda prompt: self._dispatcher.open(plan.calls[prompt])
         context = plan.context
         fingerprint = fingerprint_of(plan.endpoint, body, num_prompts=len(plan.calls))
-        kept, replayed = await self._once.join(
-            key_digest("", key), fingerprint, plan.calls, id=context.id, created=context.created
-        )
+        digest = key_digest("", key)
+        try:
+            async with asyncio.timeout_at(late_at):
+                kept, replayed = await self._once.join(
+                    digest, fingerprint, plan.calls, id=context.id, created=context.created
+                )
+        except TimeoutError as error:
+            raise plan.too_late() from error
         identity = kept.entry.identity
         return plan.under(id=identity.id, created=identity.created, replayed=replayed), kept.open
 
-    async def _fail(self, state: _Sending, error: OctavoError, id: str) -> None:
+    async def _fail(self, state: _Sending, error: OctavoError) -> None:
         if state.started:  # an answer that has begun is left incomplete
             return
         body = error_body(error)
         headers = [
             *error_headers(error),
             (b"content-length", str(len(body)).encode()),
-            *id_headers(id),
+            *id_headers(state.id),
         ]
         status = error.kind.status
         await state.send({"type": "http.response.start", "status": status, "headers": headers})
@@ -239,8 +248,10 @@ class App:
 class _Sending:
     """Knows whether an answer has begun, and adds headers to it."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, id: str) -> None:
         self._send = send
+        self.id = id
+        """Of the request, or of the one whose answer it gets by its idempotency key."""
         self.started = False
         self.extra: Headers = []
 
@@ -250,6 +261,13 @@ class _Sending:
             if self.extra:
                 message = {**message, "headers": [*message["headers"], *self.extra]}
         await self._send(message)
+
+
+def _late_at(plan: Plan) -> float | None:
+    """Returns the loop's time at which nobody waits for the answer any more; None: no deadline."""
+    loop = asyncio.get_running_loop()
+    overdue_s = TimeBounds(plan.calls[0].request, loop.time()).overdue_s
+    return None if overdue_s is None else loop.time() + overdue_s
 
 
 def _is_low(honoured: dict[str, Any]) -> bool:

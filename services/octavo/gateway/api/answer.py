@@ -40,6 +40,7 @@ async def answer(
     receive: Receive,
     send: Send,
     *,
+    late_at: float | None,
     heartbeat_s: float,
     on_running: Callable[[Running], None],
 ) -> None:
@@ -50,13 +51,14 @@ async def answer(
         open: opens the generation of a prompt.
         receive: tells when the client leaves.
         send: takes the answer.
+        late_at: the loop's time from which on nobody waits for it; None: no deadline.
         heartbeat_s: silence after which a stream gets a comment.
         on_running: takes note of what holds the answer's buffers.
 
     Raises:
         OctavoError: nothing was sent yet, so that the caller answers with the error.
     """
-    async with Running(plan, open, receive) as running:
+    async with Running(plan, open, receive, late_at=late_at) as running:
         on_running(running)
         if plan.stream:
             await _stream(plan, running, send, heartbeat_s=heartbeat_s)

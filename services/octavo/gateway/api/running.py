@@ -16,6 +16,7 @@ import structlog
 from octavo.gateway.api.body import Receive
 from octavo.gateway.api.plan import Plan
 from octavo.gateway.routing import Route
+from octavo.gateway.time_bounds import OVERDUE_S
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import INTERNAL, SLOW_CLIENT, OctavoError
 
@@ -53,7 +54,9 @@ Open = Callable[[int], Awaitable[Stream]]
 class Running:
     """An async context in which a plan's calls run; leaving it cancels what has not ended."""
 
-    def __init__(self, plan: Plan, open: Open, receive: Receive) -> None:
+    def __init__(
+        self, plan: Plan, open: Open, receive: Receive, *, late_at: float | None = None
+    ) -> None:
         self.generations: list[Stream | None] = [None] * len(plan.calls)
         self.error: OctavoError | None = None
         """The first thing that went wrong."""
@@ -62,6 +65,8 @@ class Running:
         self._plan = plan
         self._open = open
         self._receive = receive
+        self._late_at = late_at
+        self._timer: asyncio.TimerHandle | None = None
         self._num_open = len(plan.calls)
         self._deltas: list[tuple[int, engine_pb2.Delta]] = []
         self._pending_bytes = 0
@@ -72,6 +77,10 @@ class Running:
     async def __aenter__(self) -> Running:
         self._tasks = [asyncio.create_task(self._move(i)) for i in range(len(self._plan.calls))]
         self._tasks.append(asyncio.create_task(self._watch()))
+        if self._late_at is not None:
+            # Usually the generation ends by itself; an answer shared by key has its own time.
+            at = self._late_at + OVERDUE_S
+            self._timer = asyncio.get_running_loop().call_at(at, self._too_late)
         return self
 
     async def __aexit__(
@@ -80,6 +89,8 @@ class Running:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         unfinished = [task for task in self._tasks if not task.done()]
         for task in unfinished:
             task.cancel()
@@ -129,6 +140,10 @@ class Running:
         if self._plan.stream:
             self._pending_bytes = 0
         return deltas
+
+    def _too_late(self) -> None:
+        self.error = self.error or self._plan.too_late()
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
