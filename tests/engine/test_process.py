@@ -8,17 +8,20 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.engine.harness import generate
 from tests.engine.tiny_model import write_tiny_model
 from tests.ports import free_port
 
+from octavo.engine.process import EXIT_STUCK
 from octavo.v1 import engine_pb2, engine_pb2_grpc
 
 
@@ -30,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class EngineProcess:
     """`python -m octavo.engine` with its report pipe."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, failpoints: str = "") -> None:
         self.port, self.metrics_port = free_port(), free_port()
         read_fd, write_fd = os.pipe()
         self.process = subprocess.Popen(
@@ -43,6 +46,7 @@ class EngineProcess:
             pass_fds=(write_fd,),
             stderr=subprocess.PIPE,
             text=True,
+            env=os.environ | {"OCTAVO_FAILPOINTS": failpoints},
         )  # fmt: skip
         os.close(write_fd)
         self.report: IO[str] = os.fdopen(read_fd)
@@ -91,6 +95,81 @@ def test_it_reports_its_stages_serves_and_drains_on_sigterm(engine: EngineProces
 
     assert asyncio.run(drained()) == 300, "running requests end before the process does"
     assert engine.process.wait(timeout=10) == 0
+
+
+def probe(engine: EngineProcess, path: str) -> tuple[int, dict[str, object]]:
+    url = f"http://127.0.0.1:{engine.metrics_port}{path}"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+async def serving(engine: EngineProcess) -> bool:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{engine.port}") as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest())
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def not_serving(engine: EngineProcess) -> bool:
+    return not await serving(engine)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+def test_probes_tell_a_turn_that_lasts_too_long_until_it_ends(folder: Path) -> None:
+    # Stale after 1 s; the third step takes 1.9.
+    engine = EngineProcess(folder, "--watchdog-s", "2", failpoints="engine.step=sleep(1.9)@3")
+
+    async def check() -> None:
+        assert probe(engine, "/healthz") == (200, {"stage": "ready", "step": 0, "step_age_s": 0.0})
+        assert probe(engine, "/readyz")[0] == 200
+        await until(lambda: serving(engine))
+        asking = asyncio.create_task(count_tokens(engine.port, max_tokens=5, ignore_eos=True))
+
+        async def unwell() -> bool:
+            status, shown = await asyncio.to_thread(probe, engine, "/healthz")
+            assert (status == 503) == (float(str(shown["step_age_s"])) >= 1.0), shown
+            return status == 503
+
+        await until(unwell)
+        assert probe(engine, "/readyz")[0] == 503
+        await until(lambda: not_serving(engine))
+        assert await asking == 5
+        await until(lambda: serving(engine))
+        status, shown = probe(engine, "/healthz")
+        assert (status, shown["step"]) == (200, 5)
+
+    try:
+        engine.wait_for("ready")
+        asyncio.run(check())
+    finally:
+        engine.end()
+
+
+def test_a_stuck_engine_ends_itself_with_the_stacks_of_its_threads(folder: Path) -> None:
+    engine = EngineProcess(folder, "--watchdog-s", "1", failpoints="engine.step=sleep(60)@2")
+
+    async def ask() -> None:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await count_tokens(engine.port, max_tokens=5, ignore_eos=True)
+
+    try:
+        engine.wait_for("ready")
+        asyncio.run(ask())
+        _, stderr = engine.process.communicate(timeout=10)
+        assert engine.process.returncode == EXIT_STUCK
+        assert "engine_stuck" in stderr
+        assert "in turn" in stderr
+    finally:
+        engine.end()
 
 
 def test_it_answers_while_loading(engine: EngineProcess) -> None:

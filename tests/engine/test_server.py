@@ -17,7 +17,7 @@ from tests.fakes import byte_tokenizer_json, expected_output
 
 from octavo.engine.engine_thread import EngineThread
 from octavo.engine.prompt import PromptEncoder
-from octavo.engine.server import ERROR_METADATA, EngineServer, watch
+from octavo.engine.server import ERROR_METADATA, EngineServer
 from octavo.engine.session import EngineShell, Loaded
 from octavo.engine.spans import RequestSpans
 from octavo.engine.stepper import Bundle, Stepper
@@ -217,16 +217,3 @@ def test_a_port_in_use_is_one_clear_error() -> None:
         await second.stop()
 
     run(check)
-
-
-def test_the_watchdog_notices_a_turn_that_does_not_end() -> None:
-    async def check() -> None:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        healthy = asyncio.create_task(watch(loop.time, loop.time, 0.1))
-        async with asyncio.timeout(5):
-            await watch(lambda: began, loop.time, 0.1)
-        assert not healthy.done()
-        healthy.cancel()
-
-    asyncio.run(check())

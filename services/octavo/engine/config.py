@@ -24,7 +24,7 @@ class EngineConfig:
     )
     metrics_listen: str = setting(
         "127.0.0.1:9091",
-        "Address of the Prometheus endpoint; port 0 takes a free one, empty turns it off.",
+        "Address of /healthz, /readyz and /metrics; port 0 takes a free one, empty turns it off.",
     )
     dtype: str = setting(
         "bfloat16", "Compute type; bfloat16 halves memory traffic.", choices=("bfloat16", "float32")

@@ -11,19 +11,20 @@ import sys
 from collections.abc import Mapping
 
 import structlog
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine_thread import EngineThread
+from octavo.engine.health import Health, StatusServer, stale_after_s, watch
 from octavo.engine.metrics import EngineMetrics
-from octavo.engine.server import EngineServer, watch
+from octavo.engine.server import EngineServer
 from octavo.engine.session import EngineShell, Loaded
 from octavo.engine.spans import RequestSpans
 from octavo.engine.stepper import Bundle, Stepper
 from octavo.runtime import logs, telemetry
 from octavo.runtime.env import SystemEnv
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import INTERNAL, PORT_IN_USE, OctavoError
+from octavo.v1.errors import INTERNAL, OctavoError
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +53,7 @@ class _Process:
         self._shell = EngineShell(epoch=self._epoch, spans=RequestSpans())
         self._server = EngineServer(self._shell, self._env.new_id)
         self._registry = CollectorRegistry()
+        self._status = StatusServer(self._registry, self._health)
         self._thread = EngineThread(self._load, self._failed)
         self._running: asyncio.AbstractEventLoop
         self._end: asyncio.Future[int]
@@ -62,7 +64,8 @@ class _Process:
         self._running = asyncio.get_running_loop()
         self._end = self._running.create_future()
         await self._server.start(self._config.listen)
-        self._serve_metrics()
+        if self._config.metrics_listen:
+            await self._status.start(self._config.metrics_listen)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._running.add_signal_handler(number, self._begin_drain)
         self._thread.start()
@@ -70,16 +73,19 @@ class _Process:
         status = await self._end
         watchdog.cancel()
         self._thread.stop()
+        self._status.stop()
         await self._server.stop()
         return status
 
-    def _serve_metrics(self) -> None:
-        if self._config.metrics_listen:
-            host, _, port = self._config.metrics_listen.rpartition(":")
-            try:
-                start_http_server(int(port), addr=host, registry=self._registry)
-            except OSError as error:
-                raise OctavoError(PORT_IN_USE, port=port, host=host) from error
+    def _health(self) -> Health:
+        stepper = self._thread.stepper
+        began = None if stepper is None else stepper.turn_began
+        return Health(
+            stage=engine_pb2.Stage.Name(self._shell.feed.stage).removeprefix("STAGE_").lower(),
+            step=0 if stepper is None else stepper.core.steps,
+            step_age_s=0.0 if began is None else self._env.now() - began,
+            stale_s=stale_after_s(self._config.watchdog_s),
+        )
 
     def _load(self) -> Stepper:
         """Loads the model; runs on the engine's thread."""
@@ -169,13 +175,11 @@ class _Process:
 
     async def _watchdog(self) -> None:
         """Ends a stuck process, with the stacks of its threads in the log: it cannot heal."""
-        if self._config.watchdog_s == 0:
-            return
 
-        def began() -> float | None:
-            return None if self._thread.stepper is None else self._thread.stepper.turn_began
+        async def tell(serving: bool) -> None:
+            await self._server.set_serving(serving=serving)
 
-        await watch(began, self._env.now, self._config.watchdog_s)
+        await watch(self._health, limit_s=self._config.watchdog_s, tell=tell)
         log.critical("engine_stuck", limit_s=self._config.watchdog_s)
         faulthandler.dump_traceback(all_threads=True)
         os._exit(EXIT_STUCK)

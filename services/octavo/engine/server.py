@@ -7,7 +7,6 @@ vanished gateway within ten seconds; one that was killed shows at once.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -172,14 +171,3 @@ class EngineServer:
 async def _abort(context: _Context, error: OctavoError) -> None:
     metadata = ((ERROR_METADATA, error.to_proto().SerializeToString()),)
     await context.abort(status_of(error), str(error), trailing_metadata=metadata)
-
-
-async def watch(
-    began: Callable[[], float | None], clock: Callable[[], float], limit_s: float
-) -> None:
-    """Returns once a turn has lasted longer than `limit_s`: the engine is stuck."""
-    while True:
-        await asyncio.sleep(min(limit_s / 4, 1.0))
-        start = began()
-        if start is not None and clock() - start > limit_s:
-            return
