@@ -47,7 +47,7 @@ from octavo.gateway.api.status import Status
 from octavo.gateway.api.tokenization import Tokenization
 from octavo.gateway.config import GatewayConfig
 from octavo.gateway.dispatch import Dispatcher
-from octavo.gateway.fleet import Fleet
+from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet
 from octavo.gateway.idempotency import fingerprint_of, key_digest
 from octavo.gateway.once import Once
 from octavo.gateway.records import Records
@@ -142,7 +142,7 @@ class App:
             if not self._fleet.draining:
                 raise
             # The server gives up what outlasted its drain, such as a body that never ends.
-            await self._fail(state, OctavoError(DRAINING))
+            await self._fail(state, OctavoError(DRAINING, retry_after_ms=DEFAULT_RETRY_MS))
         except Exception:
             log.exception("request_crashed", id=state.id)
             await self._fail(state, OctavoError(INTERNAL, id=state.id))

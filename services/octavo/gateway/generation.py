@@ -330,7 +330,8 @@ class Generation:
         progress = self._progress
         progress.last_error = error
         progress.tried.add(self.route.engine)
-        if not (self._candidates() and self._shared.budget.take()):
+        # What was running already waits for an engine; what was not costs a retry of the budget.
+        if progress.lost_at is None and not (self._candidates() and self._shared.budget.take()):
             raise error
         self._journal.retried(reason)
         self._check_attempts()

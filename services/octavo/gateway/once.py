@@ -19,6 +19,7 @@ import structlog
 from octavo.gateway.claims import PARAM, Claim, Claims
 from octavo.gateway.dispatch import SEED_BITS, Call, Dispatcher
 from octavo.gateway.ended_answers import EndedAnswers
+from octavo.gateway.fleet import DEFAULT_RETRY_MS
 from octavo.gateway.idempotency import Entry, Identity, State, next_try
 from octavo.gateway.kept_answer import KeptAnswer
 from octavo.gateway.metrics import GatewayMetrics
@@ -156,7 +157,7 @@ class Once:
         except asyncio.CancelledError:
             # Nobody waits any more; otherwise the process ends, and its lease will run out.
             if answer.state == "running":
-                answer.refuse(OctavoError(DRAINING))
+                answer.refuse(OctavoError(DRAINING, retry_after_ms=DEFAULT_RETRY_MS))
                 self._drop(answer)
                 raise
         except Exception:

@@ -29,6 +29,7 @@ from octavo.gateway.admission import Admission
 from octavo.gateway.app import App, build_app
 from octavo.gateway.claims import Claims
 from octavo.gateway.config import GatewayConfig
+from octavo.gateway.connection import Connection
 from octavo.gateway.dispatch import Dispatcher, ResumePolicy
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.grpc_link import GrpcLink
@@ -168,7 +169,7 @@ def _wire(config: GatewayConfig) -> _Parts:
 def _settings(app: App, config: GatewayConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=Connection,
         ws="none",
         log_config=None,
         access_log=False,
