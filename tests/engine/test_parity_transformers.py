@@ -44,8 +44,24 @@ LENGTHS = [
 ]
 """Prompt lengths around block and chunk borders; odd places are chats."""
 
-NEAR_TIE = 0.2
-"""How much likelier the reference may find another token than ours: twice what bfloat16 errs."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How far log-probabilities in bfloat16 may be from exact ones."""
+
+    mean: float
+    within: float
+    """The share of positions that differ by less than 0.05."""
+    largest: float
+    """Also how much likelier the reference may find another token than ours: a near tie."""
+
+
+BF16_LENGTH = 40
+"""Tokens that the comparison in bfloat16 asks of each prompt."""
+
+BF16_BOUNDS = Bounds(mean=0.010, within=0.985, largest=0.12)
+ONEDNN_BOUNDS = Bounds(mean=0.015, within=0.965, largest=0.28)
+"""On processors with matrix units, where the products round their results."""
 
 
 def _words() -> str:
@@ -96,6 +112,11 @@ class Engine:
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
         self._next_id = 0
+
+    @property
+    def numerics_id(self) -> str:
+        """Of the runner."""
+        return self._runner.numerics_id
 
     def answer(self, texts: Sequence[list[int]], lengths: Sequence[int]) -> list[Answer]:
         """Runs all prompts at once on an empty cache, greedily; chunks of 64 and steps of 256."""
@@ -237,26 +258,29 @@ def test_bf16_logprobs_are_close_and_other_tokens_are_near_ties(
 ) -> None:
     """Compared at every position, on our own continuation, with fp32 on the rounded weights.
 
-    Measured: 97 % of 300 positions within 0.05, mean 0.013, largest 0.143; transformers' own
-    bfloat16 on the same: 80 %, 0.032, 0.279. So the bounds are on the mean, on 95 % and on all.
+    Measured at 1,200 positions: mean 0.0072, 99.3 % within 0.05, largest 0.078; at 8 of them
+    another token than the reference's, which is likelier by 0.037 at most. With oneDNN's products:
+    0.0100, 98.3 %, 0.184. What is left comes from what bfloat16 is: the inputs of the products and
+    the KV cache. Without those roundings a product takes twice the time.
     """
-    lengths = [output_length(i) for i in range(len(texts))]
-    answers = _engine(checkpoint, torch.bfloat16).answer(texts, lengths)
+    engine = _engine(checkpoint, torch.bfloat16)
+    bounds = ONEDNN_BOUNDS if engine.numerics_id.endswith("onednn") else BF16_BOUNDS
+    answers = engine.answer(texts, [BF16_LENGTH] * len(texts))
     differences = []
     for prompt, answer in zip(texts, answers, strict=True):
         theirs = rounded.logprobs(prompt, answer.token_ids)
         for token, ours, row in zip(answer.token_ids, answer.logprobs, theirs, strict=True):
             differences.append(abs(ours.logprobs[0] - float(row[token])))
             gap = float(row.max() - row[token])
-            assert gap < NEAR_TIE, f"token {token} after {len(prompt)} tokens is no near tie: {gap}"
+            assert gap < bounds.largest, f"{token} after {len(prompt)} tokens is no near tie: {gap}"
     found = torch.tensor(differences)
-    assert len(found) == sum(lengths)
-    assert float(found.mean()) < 0.025
-    assert float(found.quantile(0.95)) < 0.05
-    assert float(found.max()) < 0.25
+    assert len(found) == BF16_LENGTH * len(texts)
+    assert float(found.mean()) < bounds.mean
+    assert float((found < 0.05).float().mean()) > bounds.within
+    assert float(found.max()) < bounds.largest
 
 
-def test_bf16_is_closer_to_exact_than_transformers_own(
+def test_bf16_is_twice_as_close_to_exact_as_transformers_own(
     checkpoint: Checkpoint, rounded: Reference, texts: list[list[int]]
 ) -> None:
     some = [text for text in texts if len(text) <= 65]
@@ -270,4 +294,4 @@ def test_bf16_is_closer_to_exact_than_transformers_own(
         for i, token in enumerate(answer.token_ids):
             ours.append(abs(answer.logprobs[i].logprobs[0] - float(right[i, token])))
             theirs.append(abs(float(other[i, token]) - float(right[i, token])))
-    assert sum(ours) < sum(theirs)
+    assert 2 * sum(ours) < sum(theirs)

@@ -61,7 +61,7 @@ class AttentionCase:
             blocks = 1 + order[used : used + counts[i]]
             tables[i, : counts[i]] = blocks.int()
             used += counts[i]
-            content = random(lengths[i], columns, dtype=self.dtype, seed=i)
+            content = random(lengths[i], columns, dtype=torch.float32, seed=i)
             self._fill(pool, blocks, content)
             rows.append(content[first:])
             assert len(rows[-1]) == queries
@@ -72,7 +72,7 @@ class AttentionCase:
     def _fill(self, pool: torch.Tensor, blocks: torch.Tensor, content: torch.Tensor) -> None:
         positions = torch.arange(len(content))
         where = blocks[positions // self.block_tokens], positions % self.block_tokens
-        heads = content.view(len(content), -1, self.head_dim)[:, self.heads :]
+        heads = content.to(self.dtype).view(len(content), -1, self.head_dim)[:, self.heads :]
         k, v = heads[:, : self.kv_heads], heads[:, self.kv_heads :]
         kv_pool.keys(pool, self.layer, self.head_dim)[where[0], :, where[1]] = k
         kv_pool.values(pool, self.layer, self.head_dim)[where[0], :, where[1]] = v

@@ -19,12 +19,12 @@ from octavo.kernels.paged_attention import paged_attention
 from octavo.kernels.silu_mul import silu_mul
 
 
-def test_a_library_is_built_once() -> None:
-    path = native.build(native.cache_folder())
+def test_a_library_is_built_once(tmp_path: Path) -> None:
+    path = Path(shutil.copy2(native.build(native.cache_folder()), tmp_path))
     built = path.stat()
-    assert native.build(native.cache_folder()) == path
+    assert native.build(tmp_path) == path
     assert path.stat().st_mtime_ns == built.st_mtime_ns
-    assert [p for p in path.parent.iterdir() if p.suffix != ".so"] == []
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_compiler_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_older_instruction_sets_compute_the_same(
             scale=case.scale,
             force="native",
         )
-        return heads, silu_mul(gate_up, force="native")
+        return heads, silu_mul(gate_up, dtype=torch.float32, force="native")
 
     expected = compute()
     older = ctypes.CDLL(str(native.build(native.cache_folder(), machine=machine)))

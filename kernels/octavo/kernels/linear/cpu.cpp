@@ -19,12 +19,12 @@ constexpr int kColumns = 4;     // 6 x 4 of 32 registers accumulate
 constexpr int kColumns = 1;     // 6 x 2 of 16 registers accumulate
 #endif
 
-template <class T, class Out>
+template <class T>
 struct Product {
   const T* x;
   const T* weight;    // float: [panel][input][64]; bf16: [panel][input / 2][64][2]
   const float* bias;  // [outputs] or null
-  Out* y;
+  float* y;  // [rows][outputs]
   int64_t rows, inputs, outputs;
 };
 
@@ -96,8 +96,8 @@ struct Step<bf16> {  // two inputs a step, widened
 };
 #endif
 
-template <int rows, class T, class Out>
-static void block(const Product<T, Out>& product, int64_t row, int64_t panel,
+template <int rows, class T>
+static void block(const Product<T>& product, int64_t row, int64_t panel,
                   const typename Step<T>::Factor* x) {
   using S = Step<T>;
   int64_t steps = (product.inputs + S::inputs - 1) / S::inputs;
@@ -113,7 +113,7 @@ static void block(const Product<T, Out>& product, int64_t row, int64_t panel,
       for (int j = 0; j < kColumns; ++j) {
         int64_t output = first + j * kLanes, count = product.outputs - output;
         if (count <= 0) break;
-        Out* y = product.y + (row + r) * product.outputs + output;
+        float* y = product.y + (row + r) * product.outputs + output;
         Lanes sum = sums[r][j];
         if (product.bias)
           sum = sum + (count < kLanes ? load_first(product.bias + output, count, 0.0f)
@@ -126,8 +126,8 @@ static void block(const Product<T, Out>& product, int64_t row, int64_t panel,
   }
 }
 
-template <class T, class Out>
-static void item(const Product<T, Out>& product, int64_t row, int64_t end, int64_t panel,
+template <class T>
+static void item(const Product<T>& product, int64_t row, int64_t end, int64_t panel,
                  const typename Step<T>::Factor* x, int64_t steps) {
   for (x += row * steps; row < end; row += kRows, x += kRows * steps) {
     switch (std::min<int64_t>(end - row, kRows)) {
@@ -141,8 +141,8 @@ static void item(const Product<T, Out>& product, int64_t row, int64_t end, int64
   }
 }
 
-template <class T, class Out>
-static void linear(const Product<T, Out>& product, int64_t threads) {
+template <class T>
+static void linear(const Product<T>& product, int64_t threads) {
   using S = Step<T>;
   int64_t steps = (product.inputs + S::inputs - 1) / S::inputs;
   int64_t panels = (product.outputs + kPanel - 1) / kPanel;
@@ -164,16 +164,13 @@ static void linear(const Product<T, Out>& product, int64_t threads) {
 
 }  // namespace octavo
 
-#define EXPORT_TO(suffix, T, Out)                                                               \
-  extern "C" void octavo_linear_##suffix(const T* x, const T* weight, const float* bias, Out* y, \
-                                         int64_t rows, int64_t inputs, int64_t outputs,         \
-                                         int64_t threads) {                                     \
-    octavo::linear<T, Out>({x, weight, bias, y, rows, inputs, outputs}, threads);               \
+#define EXPORT(suffix, T)                                                                       \
+  extern "C" void octavo_linear_##suffix(const T* x, const T* weight, const float* bias,        \
+                                         float* y, int64_t rows, int64_t inputs,                \
+                                         int64_t outputs, int64_t threads) {                    \
+    octavo::linear<T>({x, weight, bias, y, rows, inputs, outputs}, threads);                    \
   }
-EXPORT_TO(bf16, octavo::bf16, octavo::bf16)
-EXPORT_TO(to_float_bf16, octavo::bf16, float)
-EXPORT_TO(f32, float, float)
-EXPORT_TO(to_float_f32, float, float)
+OCTAVO_FOR_EACH_TYPE(EXPORT)
 
 // The instructions that this library was compiled to: with the sources, what rounds its results.
 extern "C" const char* octavo_compiled_isa() {

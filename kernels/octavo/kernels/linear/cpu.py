@@ -16,23 +16,20 @@ class NativeLinear:
 
     name = "native"
 
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._packed = pack(weight)
         self._outputs, self._inputs = weight.shape
-        self._dtype, self._out_dtype = weight.dtype, out_dtype
+        self._dtype = weight.dtype
         self._bias = None if bias is None else bias.float().contiguous()
         self.num_bytes = self._packed.nbytes + (0 if self._bias is None else self._bias.nbytes)
-        self._function = "linear" if out_dtype == weight.dtype else "linear_to_float"
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Computes `octavo.kernels.linear.PackedLinear`."""
         assert x.is_contiguous()
         assert x.dtype == self._dtype
         assert x.shape[1] == self._inputs
-        y = torch.empty((len(x), self._outputs), dtype=self._out_dtype)
-        native.function(self._function, self._dtype, "ppppnnnn")(
+        y = torch.empty((len(x), self._outputs))
+        native.function("linear", self._dtype, "ppppnnnn")(
             x.data_ptr(),
             self._packed.data_ptr(),
             None if self._bias is None else self._bias.data_ptr(),

@@ -27,11 +27,9 @@ class OneDnnLinear:
 
     name = "onednn"
 
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _BATCH_HINT)
-        self._bias, self._out_dtype = bias, out_dtype
+        self._bias = bias
         self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -42,4 +40,4 @@ class OneDnnLinear:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             x, self._packed, self._bias, "none", [], ""
         )
-        return y[:rows].to(self._out_dtype)
+        return y[:rows].float()

@@ -6,16 +6,15 @@ import torch
 
 
 class PlainLinear:
-    """Torch's own product. Its rounding may depend on the number of rows."""
+    """Torch's own product. The order of its sums may depend on the number of rows."""
 
     name = "torch"
 
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, out_dtype: torch.dtype
-    ) -> None:
-        self._weight, self._bias, self._out_dtype = weight.contiguous(), bias, out_dtype
-        self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = weight.contiguous()
+        self._bias = None if bias is None else bias.float()
+        self.num_bytes = weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Specifies `octavo.kernels.linear.PackedLinear`."""
-        return torch.nn.functional.linear(x, self._weight, self._bias).to(self._out_dtype)
+        return torch.nn.functional.linear(x.float(), self._weight.float(), self._bias)

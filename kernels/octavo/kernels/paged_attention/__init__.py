@@ -29,7 +29,7 @@ def paged_attention(
     blocks lie, or on the number of threads.
 
     Args:
-        qkv: [tokens, (heads + 2 * kv_heads) * head_dim], contiguous, pool's dtype: the rotated q
+        qkv: [tokens, (heads + 2 * kv_heads) * head_dim], float32, contiguous: the rotated q
             of all heads; the columns behind it are not read. Head h attends to the KV head
             h // (heads / kv_heads).
         pool: see `octavo.kernels.kv_pool`.
@@ -42,7 +42,7 @@ def paged_attention(
         force: see `dispatch.use_native`.
 
     Returns:
-        [tokens, heads * head_dim], dtype of qkv.
+        [tokens, heads * head_dim], dtype of the pool.
     """
     run = cpu.paged_attention if use_native(qkv, force) else reference.paged_attention
     return run(qkv, pool, layer, head_dim, block_tables, query_starts, first_positions, scale)

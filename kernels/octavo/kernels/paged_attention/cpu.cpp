@@ -30,7 +30,7 @@ struct Tile {
 
 template <class T>
 struct Problem {
-  const T* qkv;
+  const float* qkv;
   Layer<T> layer;
   const int32_t* block_tables;
   T* output;
@@ -168,7 +168,7 @@ static void attend(const Problem<T>& problem, const Tile& tile, int64_t kv_head,
   Lanes scale = broadcast(problem.scale * kLog2E);
   for (int64_t row = 0; row < num_rows; ++row) {
     int64_t query = tile.query + row / group, head = kv_head * group + row % group;
-    const T* q = problem.qkv + query * row_size + head * dim;
+    const float* q = problem.qkv + query * row_size + head * dim;
     for (int64_t i = 0; i < dim; i += kLanes) store(&rows.q[row * dim + i], load(q + i) * scale);
   }
   std::fill_n(rows.sums.begin(), num_rows * dim, 0.0f);
@@ -218,8 +218,8 @@ static void paged_attention(const Problem<T>& problem, const int32_t* query_star
 
 #define EXPORT(suffix, T)                                                                       \
   extern "C" void octavo_paged_attention_##suffix(                                              \
-      const T* qkv, T* layer_pool, const int32_t* block_tables, const int32_t* query_starts,    \
-      const int32_t* first_positions, T* output, int64_t requests,                              \
+      const float* qkv, T* layer_pool, const int32_t* block_tables,                             \
+      const int32_t* query_starts, const int32_t* first_positions, T* output, int64_t requests, \
       int64_t table_width, int64_t heads, int64_t kv_heads, int64_t head_dim,                   \
       int64_t block_tokens, int64_t block_stride, float scale, int64_t threads) {               \
     octavo::Problem<T> problem{                                                                 \

@@ -23,7 +23,7 @@ def paged_attention(
     requests = len(first_positions)
     assert qkv.is_contiguous()
     assert pool.is_contiguous()
-    assert pool.dtype == qkv.dtype
+    assert qkv.dtype == torch.float32
     assert 0 <= layer < pool.shape[1]
     assert head_dim <= kv_pool.MAX_HEAD_DIM
     assert heads % kv_heads == 0
@@ -31,8 +31,8 @@ def paged_attention(
     assert len(block_tables) == requests
     assert block_tables.dtype == query_starts.dtype == first_positions.dtype == torch.int32
     assert len(query_starts) == requests + 1
-    output = qkv.new_empty((len(qkv), heads * head_dim))
-    native.function("paged_attention", qkv.dtype, "ppppppnnnnnnnfn")(
+    output = torch.empty((len(qkv), heads * head_dim), dtype=pool.dtype)
+    native.function("paged_attention", pool.dtype, "ppppppnnnnnnnfn")(
         qkv.data_ptr(),
         pool.data_ptr() + layer * pool.stride(1) * pool.itemsize,
         block_tables.data_ptr(),

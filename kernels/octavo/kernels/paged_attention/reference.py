@@ -20,7 +20,7 @@ def paged_attention(
     """Specifies `octavo.kernels.paged_attention.paged_attention`."""
     kv_heads = pool.shape[3]
     width = qkv.shape[1] - 2 * kv_heads * head_dim
-    output = qkv.new_empty((len(qkv), width))
+    output = qkv.new_empty((len(qkv), width), dtype=pool.dtype)
     starts = query_starts.tolist()
     for request, first in enumerate(first_positions.tolist()):
         rows = slice(starts[request], starts[request + 1])
@@ -28,13 +28,13 @@ def paged_attention(
         k = _gather(kv_pool.keys(pool, layer, head_dim), block_tables[request], num_keys)
         v = _gather(kv_pool.values(pool, layer, head_dim), block_tables[request], num_keys)
         # [kv_heads, group, queries, head_dim]
-        q = qkv[rows, :width].float().reshape(num_keys - first, kv_heads, -1, head_dim)
+        q = qkv[rows, :width].reshape(num_keys - first, kv_heads, -1, head_dim)
         q = q.permute(1, 2, 0, 3)
         scores = scale * q @ k.transpose(-1, -2)
         ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
         scores = scores.masked_fill(ones.triu(first + 1), -torch.inf)
         heads = torch.softmax(scores, dim=-1) @ v
-        output[rows] = heads.permute(2, 0, 1, 3).flatten(1).to(qkv.dtype)
+        output[rows] = heads.permute(2, 0, 1, 3).flatten(1).to(pool.dtype)
     return output
 
 

@@ -18,13 +18,13 @@ def rms_norm(
 ) -> torch.Tensor:
     """Returns y[t] = v[t] / sqrt(mean(v[t]^2) + eps) * weight, in float32, rounded once.
 
-    Without a residual, v is x. With one, v is residual + x, and is written back into the residual,
-    which is float32 whatever x is: it sums up all layers, and its rounding would be the largest
-    error of a bfloat16 model.
+    Without a residual, v is x. With one, v is residual + x, and is written back into the residual.
+    Both are float32 whatever the weight is: they sum up all layers, and their rounding would be the
+    largest error of a bfloat16 model.
 
     Args:
-        x: [tokens, hidden], bfloat16 or float32, contiguous.
-        weight: [hidden], dtype of x.
+        x: [tokens, hidden] float32, contiguous.
+        weight: [hidden], bfloat16 or float32: the dtype of y.
         eps: added to the mean square.
         residual: [tokens, hidden] float32, updated in place.
         force: see `dispatch.use_native`.

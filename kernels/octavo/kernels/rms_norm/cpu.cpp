@@ -20,18 +20,19 @@ static inline void store_rest(T* p, int64_t i, int64_t size, Lanes x) {
     store(p + i, x);
 }
 
-template <class T, class V>
-static void normalize(const V* v, const T* weight, float squares, float eps, int64_t hidden, T* y) {
+template <class T>
+static void normalize(const float* v, const T* weight, float squares, float eps, int64_t hidden,
+                      T* y) {
   Lanes scale = broadcast(1.0f / std::sqrt(squares / static_cast<float>(hidden) + eps));
   for (int64_t i = 0; i < hidden; i += kLanes)
     store_rest(y, i, hidden, load_rest(v, i, hidden) * scale * load_rest(weight, i, hidden));
 }
 
 template <class T>
-static void rms_norm(const T* x, float* residual, const T* weight, T* y, int64_t tokens,
+static void rms_norm(const float* x, float* residual, const T* weight, T* y, int64_t tokens,
                      int64_t hidden, float eps, int64_t threads) {
   parallel(threads, tokens, kPieceRows, [&](int64_t t) {
-    const T* row = x + t * hidden;
+    const float* row = x + t * hidden;
     float* sums = residual ? residual + t * hidden : nullptr;
     Lanes squares = broadcast(0.0f);
     for (int64_t i = 0; i < hidden; i += kLanes) {
@@ -42,18 +43,15 @@ static void rms_norm(const T* x, float* residual, const T* weight, T* y, int64_t
       }
       squares = fma(v, v, squares);
     }
-    if (sums)
-      normalize(sums, weight, sum(squares), eps, hidden, y + t * hidden);
-    else
-      normalize(row, weight, sum(squares), eps, hidden, y + t * hidden);
+    normalize(sums ? sums : row, weight, sum(squares), eps, hidden, y + t * hidden);
   });
 }
 
 }  // namespace octavo
 
 #define EXPORT(suffix, T)                                                                       \
-  extern "C" void octavo_rms_norm_##suffix(const T* x, float* residual, const T* weight, T* y,  \
-                                           int64_t tokens, int64_t hidden, float eps,           \
+  extern "C" void octavo_rms_norm_##suffix(const float* x, float* residual, const T* weight,    \
+                                           T* y, int64_t tokens, int64_t hidden, float eps,     \
                                            int64_t threads) {                                   \
     octavo::rms_norm(x, residual, weight, y, tokens, hidden, eps, threads);                     \
   }

@@ -14,15 +14,15 @@ def rms_norm(
     tokens, hidden = x.shape
     assert x.is_contiguous()
     assert weight.shape == (hidden,)
-    assert weight.dtype == x.dtype
-    y = torch.empty_like(x)
+    assert x.dtype == torch.float32
+    y = torch.empty_like(x, dtype=weight.dtype)
     residual_pointer = None
     if residual is not None:
         assert residual.is_contiguous()
         assert residual.shape == x.shape
         assert residual.dtype == torch.float32
         residual_pointer = residual.data_ptr()
-    native.function("rms_norm", x.dtype, "ppppnnfn")(
+    native.function("rms_norm", weight.dtype, "ppppnnfn")(
         x.data_ptr(),
         residual_pointer,
         weight.data_ptr(),

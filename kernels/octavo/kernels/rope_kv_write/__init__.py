@@ -21,19 +21,19 @@ def rope_kv_write(
     eps: float = 0.0,
     force: Implementation | None = None,
 ) -> None:
-    """Rotates q in place, and writes rotated k and plain v into the pool.
+    """Rotates q in place, and writes rotated k and plain v into the pool, rounded once.
 
-    A head (a, b) of two halves becomes (a cos - b sin, b cos + a sin), in float32, rounded once.
+    A head (a, b) of two halves becomes (a cos - b sin, b cos + a sin), in float32.
     With norms, q and k heads first pass a root mean square norm, in the same float32.
 
     Args:
-        qkv: [tokens, (heads + 2 * kv_heads) * head_dim], contiguous, pool's dtype: q, k, v.
+        qkv: [tokens, (heads + 2 * kv_heads) * head_dim], float32, contiguous: q, k, v.
         pool: see `octavo.kernels.kv_pool`.
         layer: the pool's layer to write.
         rope_table: [positions, head_dim] float32: cosines of a half head, then sines.
         positions: [tokens] int64.
         slots: [tokens] int64, block * block_tokens + offset; a negative slot is not written.
-        q_norm: [head_dim], dtype of qkv; given with k_norm.
+        q_norm: [head_dim], dtype of the pool; given with k_norm.
         k_norm: as q_norm.
         eps: of the norms.
         force: see `dispatch.use_native`.

@@ -7,9 +7,9 @@ namespace octavo {
 
 constexpr int kPieceRows = 16;  // some microseconds: less is not worth waking a thread
 
-// Widens a head into `out`, scaled by its root mean square norm if there is a weight.
+// Copies a head to `out`, scaled by its root mean square norm if there is a weight.
 template <class T>
-static void widen(const T* head, const T* weight, float eps, int64_t dim, float* out) {
+static void normalize(const float* head, const T* weight, float eps, int64_t dim, float* out) {
   Lanes squares = broadcast(0.0f);
   for (int64_t i = 0; i < dim; i += kLanes) {
     Lanes x = load(head + i);
@@ -36,27 +36,28 @@ static void rotate(const float* head, const float* table, int64_t dim, T* out, i
 }
 
 template <class T>
-static void rope_kv_write(T* qkv, const Layer<T>& layer, const float* rope_table,
+static void rope_kv_write(float* qkv, const Layer<T>& layer, const float* rope_table,
                           const int64_t* positions, const int64_t* slots, const T* q_norm,
                           const T* k_norm, int64_t tokens, int64_t heads, float eps,
                           int64_t threads) {
   int64_t dim = layer.head_dim, row_size = (heads + 2 * layer.kv_heads) * dim;
   parallel(threads, tokens, kPieceRows, [&](int64_t t) {
     alignas(64) float head[kMaxHeadDim];
-    T* row = qkv + t * row_size;
+    float* row = qkv + t * row_size;
     const float* table = rope_table + positions[t] * dim;
     for (int64_t h = 0; h < heads; ++h) {
-      widen(row + h * dim, q_norm, eps, dim, head);
+      normalize(row + h * dim, q_norm, eps, dim, head);
       rotate(head, table, dim, row + h * dim, 1);
     }
     if (slots[t] < 0) return;
     int64_t block = slots[t] / layer.block_tokens, offset = slots[t] % layer.block_tokens;
     for (int64_t h = 0; h < layer.kv_heads; ++h) {
-      const T* k = row + (heads + h) * dim;
-      widen(k, k_norm, eps, dim, head);
+      const float* k = row + (heads + h) * dim;
+      normalize(k, k_norm, eps, dim, head);
       rotate(head, table, dim, layer.keys(block, h) + offset, layer.block_tokens);
-      const T* v = k + layer.kv_heads * dim;
-      std::memcpy(layer.values(block, h) + offset * dim, v, dim * sizeof(T));
+      const float* v = k + layer.kv_heads * dim;
+      T* values = layer.values(block, h) + offset * dim;
+      for (int64_t i = 0; i < dim; i += kLanes) store(values + i, load(v + i));
     }
   });
 }
@@ -65,7 +66,7 @@ static void rope_kv_write(T* qkv, const Layer<T>& layer, const float* rope_table
 
 #define EXPORT(suffix, T)                                                                       \
   extern "C" void octavo_rope_kv_write_##suffix(                                                \
-      T* qkv, T* layer_pool, const float* rope_table, const int64_t* positions,                 \
+      float* qkv, T* layer_pool, const float* rope_table, const int64_t* positions,             \
       const int64_t* slots, const T* q_norm, const T* k_norm, int64_t tokens, int64_t heads,    \
       int64_t kv_heads, int64_t head_dim, int64_t block_tokens, int64_t block_stride,           \
       float eps, int64_t threads) {                                                             \

@@ -23,7 +23,7 @@ def rope_kv_write(
     heads = qkv.shape[1] // head_dim - 2 * kv_heads
     assert qkv.is_contiguous()
     assert pool.is_contiguous()
-    assert pool.dtype == qkv.dtype
+    assert qkv.dtype == torch.float32
     assert rope_table.is_contiguous()
     assert rope_table.dtype == torch.float32
     assert positions.dtype == slots.dtype == torch.int64
@@ -31,7 +31,7 @@ def rope_kv_write(
     assert 0 <= layer < pool.shape[1]
     assert head_dim <= kv_pool.MAX_HEAD_DIM
     assert (q_norm is None) == (k_norm is None)
-    native.function("rope_kv_write", qkv.dtype, "pppppppnnnnnnfn")(
+    native.function("rope_kv_write", pool.dtype, "pppppppnnnnnnfn")(
         qkv.data_ptr(),
         pool.data_ptr() + layer * pool.stride(1) * pool.itemsize,
         rope_table.data_ptr(),

@@ -26,12 +26,12 @@ def rope_kv_write(
     num_heads = heads.shape[1] - 2 * kv_heads
     q, k, v = heads.tensor_split([num_heads, num_heads + kv_heads], dim=1)
     cos, sin = rope_table[positions].unsqueeze(1).chunk(2, dim=-1)
-    k = _rotate(_norm(k.float(), k_norm, eps), cos, sin).to(qkv.dtype)
-    q.copy_(_rotate(_norm(q.float(), q_norm, eps), cos, sin))
+    k = _rotate(_norm(k, k_norm, eps), cos, sin)
+    q.copy_(_rotate(_norm(q, q_norm, eps), cos, sin))
     written = slots >= 0
     blocks, offsets = slots[written] // block_tokens, slots[written] % block_tokens
-    kv_pool.keys(pool, layer, head_dim)[blocks, :, offsets] = k[written]
-    kv_pool.values(pool, layer, head_dim)[blocks, :, offsets] = v[written]
+    kv_pool.keys(pool, layer, head_dim)[blocks, :, offsets] = k[written].to(pool.dtype)
+    kv_pool.values(pool, layer, head_dim)[blocks, :, offsets] = v[written].to(pool.dtype)
 
 
 def _norm(heads: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:

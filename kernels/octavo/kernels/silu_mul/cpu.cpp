@@ -12,10 +12,10 @@ static inline Lanes silu_mul(Lanes gate, Lanes up) {
 }
 
 template <class T>
-static void silu_mul(const T* gate_up, T* y, int64_t tokens, int64_t inner, int64_t threads) {
+static void silu_mul(const float* gate_up, T* y, int64_t tokens, int64_t inner, int64_t threads) {
   parallel(threads, tokens, kPieceRows, [&](int64_t t) {
-    const T* gate = gate_up + t * 2 * inner;
-    const T* up = gate + inner;
+    const float* gate = gate_up + t * 2 * inner;
+    const float* up = gate + inner;
     T* out = y + t * inner;
     int64_t i = 0;
     for (; i + kLanes <= inner; i += kLanes)
@@ -30,7 +30,7 @@ static void silu_mul(const T* gate_up, T* y, int64_t tokens, int64_t inner, int6
 }  // namespace octavo
 
 #define EXPORT(suffix, T)                                                                       \
-  extern "C" void octavo_silu_mul_##suffix(const T* gate_up, T* y, int64_t tokens,              \
+  extern "C" void octavo_silu_mul_##suffix(const float* gate_up, T* y, int64_t tokens,          \
                                            int64_t inner, int64_t threads) {                    \
     octavo::silu_mul(gate_up, y, tokens, inner, threads);                                       \
   }

@@ -86,7 +86,7 @@ class Llama:
         # bfloat16 logits would tie: between 16 and 32 its steps are an eighth.
         self._lm_head = PackedLinear(
             self._embedding if tied else self._weights.get("lm_head.weight"),
-            out_dtype=torch.float32,
+            unrounded=True,
         )
         self.reserve_positions(_ROPE_PIECE)
 
@@ -122,9 +122,8 @@ class Llama:
         """Writes K and V of all tokens; returns their normed hidden states [tokens, hidden]."""
         config = self.config
         scale = config.head_dim**-0.5
-        x = self._embedding.index_select(0, batch.tokens)
-        residual = torch.zeros_like(x, dtype=torch.float32)
-        x = rms_norm(x, self._layers[0].input_norm, eps=config.rms_norm_eps, residual=residual)
+        residual = self._embedding.index_select(0, batch.tokens).float()
+        x = rms_norm(residual, self._layers[0].input_norm, eps=config.rms_norm_eps)
         next_norms = [layer.input_norm for layer in self._layers[1:]] + [self._final_norm]
         for index, (layer, next_norm) in enumerate(zip(self._layers, next_norms, strict=True)):
             qkv = layer.qkv(x)
@@ -151,7 +150,7 @@ class Llama:
             )
             x = layer.o(heads)
             x = rms_norm(x, layer.post_norm, eps=config.rms_norm_eps, residual=residual)
-            x = layer.down(silu_mul(layer.gate_up(x)))
+            x = layer.down(silu_mul(layer.gate_up(x), dtype=pool.dtype))
             x = rms_norm(x, next_norm, eps=config.rms_norm_eps, residual=residual)
         return x
 
