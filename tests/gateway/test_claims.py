@@ -305,3 +305,20 @@ def test_nothing_is_kept_without_an_end(valkey: Valkey) -> None:
             assert await command(valkey, "TTL", claim.entry.name) in (":49", ":50")
 
     asyncio.run(scenario())
+
+
+def test_whoever_waited_keeps_the_identity_that_its_client_has_when_the_store_forgets(
+    valkey: Valkey,
+) -> None:
+    async def scenario() -> None:
+        async with two(valkey) as (a, b):
+            claim = await a.acquire("forgotten")  # and dies: nobody keeps it
+            waiting = asyncio.create_task(b.acquire("forgotten"))
+            while not b.waited:
+                await asyncio.sleep(0.01)
+            await command(valkey, "FLUSHALL")
+            taken = await waiting
+            assert taken.entry.identity == claim.entry.identity
+            assert taken.entry.tries == claim.entry.tries + 1
+
+    asyncio.run(scenario())

@@ -9,6 +9,7 @@ from tests.gateway.harness import Gateway, engine_process, gateway, prompt, unti
 from tests.gateway.script import Script
 
 from octavo.gateway import heartbeat
+from octavo.gateway.attempts import EngineLostError, Loss
 from octavo.gateway.dispatch import Generation
 from octavo.gateway.replica import stage_word
 from octavo.v1 import engine_pb2
@@ -156,6 +157,36 @@ def test_an_engine_that_talks_but_makes_no_step_while_work_waits_is_suspected() 
                 await drain(generation)
             assert caught.value.kind is ENGINE_FAILURE
             assert gw.metric("retries_total", reason="engine_silent") == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_suspect_is_not_ready_again_before_it_has_said_something_in_a_session() -> None:
+    async def scenario() -> None:
+        async with gateway(FakeEngine()) as gw:
+            (replica,) = gw.replicas
+            replica.suspected = True
+            assert not replica.ready
+            await until(lambda: replica.ready, heartbeat.SUSPECT_AFTER_S)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_nobody_dies_in_a_session_in_which_nobody_spoke(heard: bool) -> None:
+    async def scenario() -> None:
+        engine = FakeEngine(script=slow)
+        async with gateway(engine) as gw:
+            (replica,) = gw.replicas
+            await until(lambda: replica.heard_in_session)
+            request = prompt("abc", request_id="r")
+            attempt = replica.submit(request, hashes=[], prefill_tokens=3)
+            replica.heard_in_session = heard
+            await engine.kill()
+            with pytest.raises(EngineLostError) as lost:
+                while await attempt.next():
+                    pass
+            assert lost.value.loss is (Loss.BROKEN if heard else Loss.SILENT)
 
     asyncio.run(scenario())
 

@@ -89,7 +89,7 @@ class Claims:
                 held = found is not None and found.state == "running" and await self._held(found)
                 step = decide(found, fingerprint=wanted.fingerprint, held=held)
                 if step is Step.TAKE:
-                    entry = next_try(found, wanted)
+                    entry = next_try(found or last, wanted)
                     if await self._take(entry, found):
                         return Claim(entry=entry)
                     last = found or last

@@ -74,6 +74,8 @@ class Replica:
         self._session: EngineSession | None = None
         self._silence = Silence(0.0)
         self._step = 0
+        self.heard_in_session = False
+        """Whether anything was heard in the present session, or the last one."""
         self._missed = False
         """Whether its absence was logged."""
 
@@ -164,7 +166,6 @@ class Replica:
             update = engine_pb2.StateUpdate.FromString(data)
         except DecodeError as error:
             raise LinkLostError("a state message cannot be read") from error
-        self.suspected = False
         self._missed = False
         self.index.apply(update)
         if update.epoch != self.epoch:
@@ -192,6 +193,7 @@ class Replica:
         if self.epoch:
             log.info("engine_restarted", engine=self.name)
         self.epoch = epoch
+        self.suspected = False
         self.load = engine_pb2.Load()
         self._close_session("the engine was restarted")
 
@@ -225,6 +227,7 @@ class Replica:
         if self.model is None or self.model.card.epoch != self.epoch:
             self.model = await self._read_model()
         self._silence = Silence(asyncio.get_running_loop().time())
+        self.heard_in_session = False
         self._session = EngineSession(
             self._link.open_session(), self.table, epoch=self.epoch, on_message=self._heard
         )
@@ -245,11 +248,15 @@ class Replica:
         """Counts as a sign of life unless work waits and no step was made: that is stuck, too."""
         if update.step != self._step or not update.oldest_runnable_ms:
             self._silence.heard()
+            self.suspected = False
+        self.heard_in_session = True
         self._step = update.step
 
     def _close_session(self, reason: str, loss: Loss = Loss.BROKEN) -> None:
         """Ends the session, if there is one, and every attempt at once."""
         session, self._session = self._session, None
+        if not self.heard_in_session:
+            loss = Loss.SILENT  # nobody was there, so nobody died of it
         if session is not None:
             session.close()
             log.warning(

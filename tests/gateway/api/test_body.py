@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from octavo.gateway.api.body import (
     check_parts,
     parse_body,
     parse_object,
+    read_body,
 )
-from octavo.v1.errors import OctavoError
+from octavo.v1.errors import OVERLOADED, OctavoError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -185,3 +187,25 @@ def test_what_is_not_json_is_refused(data: bytes, path: str) -> None:
 def test_duplicate_keys_are_fine() -> None:
     body = b'{"model":"x","model":"smollm2","prompt":"a"}'
     assert World().post("/v1/completions", body).status == 200
+
+
+def test_a_body_that_is_given_up_is_free_while_its_error_is_still_looked_at() -> None:
+    class Part(bytearray):
+        """Bytes that can be watched."""
+
+    async def scenario() -> None:
+        parts = [Part(b"x" * 100) for _ in range(2)]
+        watched = weakref.ref(parts[1])
+
+        async def receive() -> dict[str, Any]:
+            if parts:
+                return {"type": "http.request", "body": parts.pop(), "more_body": True}
+            await asyncio.sleep(0)
+            raise OctavoError(OVERLOADED, reason="memory")
+
+        with pytest.raises(OctavoError) as caught:
+            await read_body({"headers": []}, receive, limit=1000)
+        assert caught.value.kind is OVERLOADED
+        assert watched() is None
+
+    asyncio.run(scenario())

@@ -43,8 +43,17 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int) -> bytes:
     if length.isdigit() and int(length) > limit:
         raise OctavoError(REQUEST_TOO_LARGE, limit=limit)
     parts: list[bytes] = []
-    size = 0
-    while True:
+    try:
+        await _read_into(parts, receive, limit=limit)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        # What is raised holds this frame, sometimes until a collector comes along.
+        parts.clear()
+
+
+async def _read_into(parts: list[bytes], receive: Receive, *, limit: int) -> None:
+    size, more = 0, True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
@@ -53,8 +62,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int) -> bytes:
         if size > limit:
             raise OctavoError(REQUEST_TOO_LARGE, limit=limit)
         parts.append(part)
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        more = message.get("more_body", False)
 
 
 MAX_CONTAINERS: Final = 2**16
