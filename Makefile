@@ -5,9 +5,11 @@ STUBS := proto/octavo/v1/engine_pb2.py
 PYTHON ?= python3
 # Of `make serve` and `make test`: more arguments, as in ARGS="--replicas 2".
 ARGS ?=
+# Of `make sim`: the seeds to run.
+SEEDS ?= 0-199
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test check fmt bench docs lock clean
+.PHONY: help setup serve chat test sim sim-mutants faults check fmt bench docs lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +30,15 @@ chat: setup  ## talk to what `make serve` serves
 
 test: setup  ## run all tests (ARGS="tests/cli -k chat": some)
 	@$(BIN)/pytest $(ARGS)
+
+faults: setup  ## break processes for minutes (OCTAVO_FAULT_RUNS=20 OCTAVO_FAULT_SOAK_S=1800: longer)
+	@$(BIN)/pytest -m faults tests/faults $(ARGS)
+
+sim: setup  ## simulate the platform with faults (SEEDS=0-999; ARGS="--seed 17 --trace": one)
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
+
+sim-mutants: setup  ## prove that the simulation finds each planted bug
+	@$(BIN)/python -m tests.sim.mutants $(ARGS)
 
 check: setup  ## format, lint, types, import rules, generated docs, house rules
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy && $(BIN)/python tools/gen_docs.py --check && $(BIN)/pytest -q tests/test_layout.py

@@ -247,6 +247,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         context: _Context,
     ) -> AsyncIterator[engine_pb2.SessionUpdate]:
         session = _Session()
+        session.outbox.put_nowait(engine_pb2.SessionUpdate())
         self._sessions.append(session)
         reader = asyncio.create_task(self._read(session, request_iterator))
         try:

@@ -179,6 +179,7 @@ def test_nobody_dies_in_a_session_in_which_nobody_spoke(heard: bool) -> None:
         async with gateway(engine) as gw:
             (replica,) = gw.replicas
             await until(lambda: replica.heard_in_session)
+            engine.mute = True
             request = prompt("abc", request_id="r")
             attempt = replica.submit(request, hashes=[], prefill_tokens=3)
             replica.heard_in_session = heard

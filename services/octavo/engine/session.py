@@ -118,6 +118,7 @@ class EngineShell:
 
         sink = SessionSink(self.epoch, on_slow)
         self._sinks[sink] = sink
+        sink.wake()  # the first message says at once who answers
         reader = asyncio.create_task(self._read(incoming, sink))
         try:
             while (update := await sink.next()) is not None:

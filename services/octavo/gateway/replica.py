@@ -90,6 +90,7 @@ class Replica:
         return (
             self.stage == engine_pb2.STAGE_READY
             and self._session is not None
+            and self.heard_in_session
             and self.model is not None
             and not self.suspected
         )
@@ -245,8 +246,11 @@ class Replica:
         return self._loader.build(card, files)
 
     def _heard(self, update: engine_pb2.SessionUpdate) -> None:
-        """Counts as a sign of life unless work waits and no step was made: that is stuck, too."""
-        if update.step != self._step or not update.oldest_runnable_ms:
+        """Counts as a sign of life unless work waits and no step was made: that is stuck, too.
+
+        The first message only says who answers: it may come from a process that does not step.
+        """
+        if self.heard_in_session and (update.step != self._step or not update.oldest_runnable_ms):
             self._silence.heard()
             self.suspected = False
         self.heard_in_session = True
