@@ -31,6 +31,7 @@ UNTESTED = {
     "engine/request": "values only",
     "gateway/call": "values only",
     "gateway/endpoints": "values only",
+    "gateway/progress": "values only",
     "gateway/link": "a port; grpc_link and the fakes are its sides",
     "gateway/store": "a port; redis_store is its adapter",
     "kernels/dispatch": "every operation's test runs through it",

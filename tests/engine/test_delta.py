@@ -18,7 +18,8 @@ def request(**fields: object) -> Request:
         prompt_ids=(1, 2, 3),
         sampling=SamplingParams(),
         stop=StopParams(max_tokens=9),
-        arrival=10.0,
+        arrival=5.0,
+        queued=10.0,
         hash_root=BlockHash(b"r"),
         **fields,  # type: ignore[arg-type]
     )

@@ -42,18 +42,21 @@ def test_what_another_engine_let_in_is_taken_by_a_full_queue_too() -> None:
     assert driver.scheduler.num_waiting == 2
 
 
-def test_who_saw_an_engine_die_runs_alone_up_to_its_next_token() -> None:
-    driver = Driver()
+def test_who_saw_an_engine_die_runs_alone_and_those_that_ran_go_on_between() -> None:
+    driver = Driver(max_batched_tokens=16)
     driver.add(make_request(1, prompt_of(5), max_tokens=9))
     driver.step()
-    suspect = make_request(2, prompt_of(20), max_tokens=9)
+    suspect = make_request(2, prompt_of(40), max_tokens=9)
     driver.scheduler.add([suspect], driver.now, suspect=True)
     rows = []
-    for _ in range(2):
+    for _ in range(6):
         step = driver.step()
         assert step is not None
         rows.append([(row.request.id, len(row.token_ids)) for row in step.rows])
-    assert rows == [[(2, 20)], [(1, 1), (2, 1)]]
+    alone, others = rows[:5:2], rows[1:4:2]
+    assert alone == [[(2, 16)], [(2, 16)], [(2, 8)]]
+    assert others == [[(1, 1)], [(1, 1)]]
+    assert rows[5] == [(1, 1), (2, 1)]
 
 
 def test_retry_time_follows_the_measured_speed() -> None:

@@ -55,7 +55,7 @@ def poisoned_driver(
 
 
 def test_failed_step_publishes_nothing_and_its_requests_run_alone() -> None:
-    """Reliability 1.6, E2: smallest first; nobody else runs meanwhile."""
+    """Reliability 1.6, E2: smallest first; nobody new comes in meanwhile, who ran goes on."""
     poison = Poison(3)
     driver = poisoned_driver(poison, max_batched_tokens=128)
     requests = [make_request(i, prompt_of(50 - 10 * i, i)) for i in (1, 2, 3)]
@@ -68,8 +68,9 @@ def test_failed_step_publishes_nothing_and_its_requests_run_alone() -> None:
     assert rows_of(driver.step()) == [(3, 0, 20)]
     assert driver.errors == {3: "request_failed"}
     assert rows_of(driver.step()) == [(2, 0, 30)]
+    assert rows_of(driver.step()) == [(2, 30, 1)]
     assert rows_of(driver.step()) == [(1, 0, 40)]
-    assert rows_of(driver.step()) == [(1, 40, 1), (2, 30, 1), (4, 0, 4)]
+    assert rows_of(driver.step()) == [(1, 40, 1), (2, 31, 1), (4, 0, 4)]
     driver.finish_all()
     assert [r.output_ids for r in (*requests[:2], late)] == [
         expected(r) for r in (*requests[:2], late)

@@ -6,6 +6,7 @@ from tests.engine.harness import Engine, generate
 
 from octavo.engine.stepper import (
     HEARTBEAT_S,
+    WORD_S,
     Bundle,
     Cancel,
     CancelAll,
@@ -23,12 +24,14 @@ class Driven:
         self.now = 0.0
         self.bundles: list[Bundle] = []
         self.wakes = 0
+        self.pauses: list[float] = []
         self.engine = Engine(clock=lambda: self.now)
         self.stepper = Stepper(
             self.engine.core,
             publish=self.bundles.append,
             wake=self._wake,
             clock=lambda: self.now,
+            pause=self.pauses.append,
         )
 
     def _wake(self) -> None:
@@ -77,6 +80,17 @@ def test_cancel_ends_one_attempt_and_cancel_all_those_of_a_sink() -> None:
     driven.stepper.put(CancelAll(None))
     driven.stepper.turn()
     driven.engine.assert_idle()
+
+
+def test_a_suspect_is_told_to_be_in_before_it_runs() -> None:
+    driven = Driven()
+    driven.stepper.put(Submit(proto=generate([1] * 5, max_tokens=2, deaths=1), sink=object()))
+    assert driven.stepper.turn()
+    assert driven.stepper.turn()
+    announced, result = driven.bundles
+    assert (len(announced.accepted), announced.deltas, announced.remaining) == (1, [], 1)
+    assert (result.accepted, len(result.deltas)) == ([], 1)
+    assert driven.pauses == [WORD_S]
 
 
 def test_the_room_that_a_cancel_makes_is_told_at_once() -> None:

@@ -389,7 +389,7 @@ def test_another_engine_goes_on_where_the_first_was_lost(n: int, cut: int) -> No
             assert not deltas[-1].usage.inexact
             resumed = max((r for e in engines for r in e.requests), key=lambda r: r.attempt)
             assert (resumed.attempt, resumed.deaths) == (1, 1)
-            assert [r.choice for r in resumed.resumes] == list(range(n))
+            assert [r.choice for r in resumed.resumes] in (list(range(n)), [] if cut == 1 else None)
             assert all(r.chars_sent == len(r.output_ids) <= cut for r in resumed.resumes)
             record = await gw.records.get(generation.id)
             assert record is not None

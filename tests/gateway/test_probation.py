@@ -27,7 +27,9 @@ def test_a_long_probation_lets_others_in_and_then_proves_nothing() -> None:
     probation.enter("a", "r2", LONGEST_S)
     assert not probation.admits("a", LONGEST_S + 0.1)
     assert not probation.leave("a", "r1"), "two were there, so it may have been either"
-    assert probation.leave("a", "r2")
+    assert not probation.leave("a", "r2"), "also for the one that is left"
+    probation.enter("a", "r3", 2 * LONGEST_S)
+    assert probation.leave("a", "r3")
 
 
 def test_who_waits_is_woken_when_somebody_leaves() -> None:
@@ -40,6 +42,13 @@ def test_who_waits_is_woken_when_somebody_leaves() -> None:
         async with asyncio.timeout(5):
             await waiting
         await probation.changed(0.001)  # nobody leaves: it returns all the same
+        waiting = [asyncio.create_task(probation.changed(0.05)) for _ in range(2)]
+        await asyncio.sleep(0)
+        probation.enter("a", "r2", 0.0)
+        probation.leave("a", "r2")
+        done, _ = await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
+        assert done == {waiting[0]}, "there is one place"
+        await asyncio.wait(waiting)
 
     asyncio.run(scenario())
 
@@ -52,7 +61,7 @@ def request(prompt: list[int], **fields: object) -> engine_pb2.GenerateRequest:
 def test_a_request_is_known_again_by_what_it_asks_for() -> None:
     first = request([1, 2], request_id="a", attempt=3, age_ms=5, deaths=1)
     first.sampling.seed = 7
-    again = request([1, 2], request_id="b", remaining_ms=9)
+    again = request([1, 2], request_id="b", remaining_ms=9, priority=3, max_queue_ms=7)
     again.sampling.seed = 8
     assert fingerprint(first) == fingerprint(again)
     assert fingerprint(first) != fingerprint(request([1, 3]))

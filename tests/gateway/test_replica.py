@@ -9,7 +9,7 @@ from tests.gateway.harness import Gateway, engine_process, gateway, prompt, unti
 from tests.gateway.script import Script
 
 from octavo.gateway import heartbeat
-from octavo.gateway.attempts import EngineLostError, Loss
+from octavo.gateway.attempts import Attempt, EngineLostError, Loss
 from octavo.gateway.dispatch import Generation
 from octavo.gateway.replica import stage_word
 from octavo.v1 import engine_pb2
@@ -22,6 +22,11 @@ def slow(_: engine_pb2.GenerateRequest) -> Script:
 
 async def drain(generation: Generation) -> None:
     while await anext(generation, None):
+        pass
+
+
+async def read_all(attempt: Attempt) -> None:
+    while await attempt.next():
         pass
 
 
@@ -185,8 +190,7 @@ def test_nobody_dies_in_a_session_in_which_nobody_spoke(heard: bool) -> None:
             replica.heard_in_session = heard
             await engine.kill()
             with pytest.raises(EngineLostError) as lost:
-                while await attempt.next():
-                    pass
+                await read_all(attempt)
             assert lost.value.loss is (Loss.BROKEN if heard else Loss.SILENT)
 
     asyncio.run(scenario())

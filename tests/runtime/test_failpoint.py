@@ -50,7 +50,21 @@ def test_terms_say_when(term: str, raised: list[int]) -> None:
     assert caught == raised
 
 
-@pytest.mark.parametrize("terms", ["engine.row", "nowhere=raise", "engine.row=eval(1)", "x y"])
+@pytest.mark.parametrize(
+    "terms",
+    [
+        "engine.row",
+        "nowhere=raise",
+        "engine.row=eval(1)",
+        "x y",
+        "engine.row=sleep(1.2.3)",
+        "engine.row=raise@0",
+        "engine.row=raise%0",
+        "engine.row=raise@2@3",
+        "engine.row=raise@1,2",
+        "engine.step=raise?7",
+    ],
+)
 def test_what_is_no_term_is_refused(terms: str) -> None:
     with pytest.raises(OctavoError, match="OCTAVO_FAILPOINTS"):
         arm(terms)

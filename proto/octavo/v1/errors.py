@@ -138,7 +138,7 @@ IDEMPOTENCY_KEY_REUSED: Final = _request(
 ANSWER_NOT_KEPT: Final = _request(
     "OCT-1016",
     "answer_not_kept",
-    "the answer of this {param} is too large to be given again",
+    "the answer of this {param} was too large, or memory too short, to keep it",
     "send the request under a new key, or without one",
     status=409,
 )

@@ -143,7 +143,7 @@ class EngineCore:
             requests if proto.resumes else requests[:1],
             now,
             prefill_us_per_token=self.cost.prefill_us_per_token,
-            admitted=bool(proto.resumes or proto.deaths),
+            admitted=proto.admitted,
             suspect=proto.deaths > 0,
         )
         ticket = Ticket(proto, sink, choices, len(choices))

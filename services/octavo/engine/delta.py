@@ -51,14 +51,14 @@ def usage(requests: Sequence[Request], *, last_token: float) -> engine_pb2.Usage
         last_token: monotonic seconds of the last token of any choice.
     """
     first = requests[0]
-    begun = first.first_scheduled if first.first_scheduled is not None else first.arrival
+    begun = first.first_scheduled if first.first_scheduled is not None else first.queued
     token = first.first_token if first.first_token is not None else begun
     return engine_pb2.Usage(
         prompt_tokens=len(first.prompt_ids),
         output_tokens=sum(len(r.output_ids) for r in requests),
         cached_tokens=first.num_cached,
         preemptions=sum(r.num_preemptions for r in requests),
-        queue_ms=1e3 * (begun - first.arrival),
+        queue_ms=1e3 * (begun - first.queued),
         prefill_ms=1e3 * (token - begun),
         decode_ms=1e3 * max(last_token - token, 0.0),
     )

@@ -85,6 +85,7 @@ def _choice(
         sampling=_sampling_params(proto, stop, (seed + resume.choice) & limits.MAX_SEED),
         stop=stop,
         arrival=now - proto.age_ms / 1e3,
+        queued=now,
         hash_root=root,
         priority=proto.priority,
         score_only=proto.score_only,

@@ -114,9 +114,9 @@ class EngineMetrics:
 
     def observe_first_token(self, request: Request, now: float) -> None:
         """Records the times of a request up to its first token."""
-        begun = request.first_scheduled if request.first_scheduled is not None else request.arrival
-        self.ttft.observe(now - request.arrival)
-        self.queue_time.observe(begun - request.arrival)
+        begun = request.first_scheduled if request.first_scheduled is not None else request.queued
+        self.ttft.observe(now - request.queued)
+        self.queue_time.observe(begun - request.queued)
         self.prefill_time.observe(now - begun)
         self.prompt_tokens.inc(len(request.prompt_ids))
         self.cached_tokens.inc(request.num_cached)
@@ -129,7 +129,7 @@ class EngineMetrics:
 
     def observe_end(self, request: Request, now: float) -> None:
         """Records the end of a request's last choice."""
-        self.e2e.observe(now - request.arrival)
+        self.e2e.observe(now - request.queued)
         if request.first_token is not None:
             self.decode_time.observe(now - request.first_token)
         self.output_length.observe(len(request.output_ids))

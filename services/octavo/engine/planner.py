@@ -62,6 +62,8 @@ class Planner:
         self._config = config
         self._cache = cache
         self._roster = roster
+        self._was_alone = False
+        """Whether the last step was a suspect's."""
 
     def plan(self, now: float, max_tokens: int | None = None) -> StepInput | None:
         """Returns the next step, of at most `max_tokens`; None when nothing can run."""
@@ -69,8 +71,8 @@ class Planner:
         bound = most if max_tokens is None else min(max_tokens, most)
         # Whatever the bound, each running request gets its next token.
         plan = _Plan(now=now, budget=max(bound, len(self._roster.running)))
-        while self._roster.suspects and not plan.rows:
-            self._plan_suspect(plan)
+        if self._roster.suspects:
+            self._plan_apart(plan)
         if not plan.rows:
             self._make_way(plan)
             self._plan_running(plan)
@@ -79,8 +81,16 @@ class Planner:
             return None
         return StepInput(rows=tuple(plan.rows), copies=tuple(plan.copies))
 
+    def _plan_apart(self, plan: _Plan) -> None:
+        """Plans a suspect alone; every other step is for those that ran before, so they go on."""
+        if self._was_alone:
+            self._plan_running(plan)
+        self._was_alone = not plan.rows
+        while self._roster.suspects and not plan.rows:
+            self._plan_suspect(plan)
+
     def _plan_suspect(self, plan: _Plan) -> None:
-        """Plans the smallest suspect alone, at the cost of whatever else runs."""
+        """Plans the smallest suspect alone, in the place of whatever else runs."""
         suspects = [self._roster.requests[i] for i in self._roster.suspects]
         suspect = min(suspects, key=lambda r: (r.num_tokens, order(r)))
         if suspect.status is Status.RUNNING:
@@ -115,6 +125,9 @@ class Planner:
         while index < len(running) and plan.budget > 0:
             # One token is left for each of those behind, so that no decode waits for a prefill.
             behind = len(running) - index - 1
+            if running[index].id in self._roster.suspects:
+                index += 1
+                continue
             self._plan_row(plan, running[index], self._chunk(plan, running[index], behind))
             index += 1
 

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping
 
 import structlog
@@ -99,7 +100,11 @@ class _Process:
             make_metrics=lambda name: EngineMetrics(self._registry, name),
         ).run()
         stepper = Stepper(
-            engine.core, publish=self._publish, wake=self._thread.wake, clock=self._env.now
+            engine.core,
+            publish=self._publish,
+            wake=self._thread.wake,
+            clock=self._env.now,
+            pause=threading.Event().wait,
         )
         loaded = Loaded(
             card=engine.card,

@@ -87,6 +87,8 @@ class Request:
     stop: StopParams
     arrival: float
     """Monotonic seconds at which the request came to the platform: its place in the queue."""
+    queued: float = 0.0
+    """Monotonic seconds at which it came to this engine: what its times are counted from."""
     hash_root: BlockHash
     index: int = 0
     """Which choice of its request it is."""

@@ -21,7 +21,8 @@ class Roster:
         self.requests: dict[RequestId, Request] = {}
         """All that have not been finished, unforked siblings included."""
         self.suspects: dict[RequestId, int] = {}
-        """Requests of failed steps, with the position up to which each has to get alone."""
+        """Requests of failed steps, or under which another engine died, with the position up to
+        which each has to get alone."""
         self.rejected: dict[RequestId, tuple[Request, OctavoError]] = {}
         """Requests that can never run, until somebody takes notice."""
         self.waiting_tokens = 0

@@ -18,6 +18,8 @@ from octavo.v1.errors import DRAINING, INVALID_VALUE, OctavoError
 
 HEARTBEAT_S = 0.5
 """A bundle goes out at least this often, so that a silent engine is a stuck engine."""
+WORD_S = 0.005
+"""What a message takes to leave a busy process; only suspects cost it."""
 LOAD_S = 0.1
 """Load is reported at most this often while steps run."""
 
@@ -95,6 +97,7 @@ class Stepper:
         publish: gets each bundle, on the stepping thread.
         wake: called by `put` after a command was queued, on the caller's thread.
         clock: monotonic seconds.
+        pause: waits for so many seconds on the stepping thread.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Stepper:
         publish: Callable[[Bundle], None],
         wake: Callable[[], None],
         clock: Callable[[], float],
+        pause: Callable[[float], object] = lambda _: None,
     ) -> None:
         self.core = core
         self.turn_began: float | None = None
@@ -111,6 +115,7 @@ class Stepper:
         self._publish = publish
         self._wake = wake
         self._clock = clock
+        self._pause = pause
         self._inbox: deque[Command] = deque()
         self._tickets: dict[tuple[object, str, int], Ticket] = {}
         self._draining = False
@@ -133,6 +138,9 @@ class Stepper:
         bundle = Bundle(step=0, oldest_runnable_ms=0, remaining=0)
         while self._inbox:
             self._handle(self._inbox.popleft(), bundle)
+        if any(proto.deaths for _, proto in bundle.accepted):
+            self._announce(bundle)
+            return True
         result = self.core.step()
         for ticket, delta in result.deltas:
             bundle.deltas.append((ticket.sink, delta))
@@ -141,6 +149,17 @@ class Stepper:
         self._report(bundle, now, idle=not result.ran)
         self.turn_began = None
         return result.ran or bool(self._inbox)
+
+    def _announce(self, bundle: Bundle) -> None:
+        """Ends a turn without a step: tells first that suspects were let in.
+
+        Should this process die in the next step, their gateway knows that it was one of them; dies
+        it before, that it was none. A moment is left for the word to get out.
+        """
+        self._complete(bundle)
+        self._publish(bundle)
+        self._pause(WORD_S)
+        self.turn_began = None
 
     def _handle(self, command: Command, bundle: Bundle) -> None:
         match command:
@@ -198,11 +217,15 @@ class Stepper:
         if idle or now - self._last_load >= LOAD_S:
             self._add_load(bundle)
             self._last_load = now
-        bundle.step = self.core.steps
-        bundle.oldest_runnable_ms = self.core.oldest_runnable_ms()
-        bundle.draining = self._draining
+        self._complete(bundle)
         failpoint("engine.publish")
         self._publish(bundle)
+
+    def _complete(self, bundle: Bundle) -> None:
+        bundle.step = self.core.steps
+        bundle.oldest_runnable_ms = self.core.oldest_runnable_ms()
+        bundle.remaining = len(self._tickets)
+        bundle.draining = self._draining
 
     def _add_load(self, bundle: Bundle) -> None:
         cache, metrics = self.core.scheduler.cache, self.core.metrics

@@ -38,7 +38,7 @@ class Loss(enum.Enum):
     SILENT = "engine_silent"
     """It says nothing any more: stuck, stopped, or cut off."""
     GAP = "tokens_lost"
-    """Only this attempt: a part of its answer never arrived."""
+    """Only this attempt: it was never sent, or a part of its answer never arrived."""
 
 
 class EngineLostError(Exception):
@@ -216,7 +216,8 @@ class AttemptTable:
         """Ends every attempt with EngineLostError."""
         self._to_cancel.clear()
         for key in list(self._open):
-            self._end(key, EngineLostError(reason, loss))
+            sent = key not in self._to_generate
+            self._end(key, EngineLostError(reason, loss if sent else Loss.GAP))
 
     def load_reported(self) -> None:
         """Notes a new load report: it contains what the engine has accepted."""

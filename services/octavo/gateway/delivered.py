@@ -41,6 +41,11 @@ class Delivered:
         return sum(len(c.token_ids) for c in self._choices)
 
     @property
+    def begun(self) -> bool:
+        """Whether the reader has anything that the rest must fit to."""
+        return self.num_tokens > 0 or self._num_prompt_logprobs > 0
+
+    @property
     def longest(self) -> Sequence[int]:
         """The output of the choice that has most of it."""
         return max((c.token_ids for c in self._choices), key=len)
@@ -48,7 +53,12 @@ class Delivered:
     @property
     def complete(self) -> bool:
         """Whether every choice has ended."""
-        return all(c.finish_reason for c in self._choices)
+        return not self.unfinished
+
+    @property
+    def unfinished(self) -> set[int]:
+        """The choices that go on."""
+        return {i for i, c in enumerate(self._choices) if not c.finish_reason}
 
     @property
     def finish_reasons(self) -> list[int]:
@@ -87,11 +97,11 @@ class Delivered:
         # Every position of the prompt was told before the first token.
         request.ClearField("prompt_logprobs")
         request.ClearField("max_queue_ms")
-        for index, choice in enumerate(self._choices):
-            if not choice.finish_reason:
-                request.resumes.add(
-                    choice=index, output_ids=choice.token_ids, chars_sent=choice.num_chars
-                )
+        for index in sorted(self.unfinished):
+            choice = self._choices[index]
+            request.resumes.add(
+                choice=index, output_ids=choice.token_ids, chars_sent=choice.num_chars
+            )
 
     def _take_prompt_logprobs(self, delta: engine_pb2.Delta) -> None:
         skipped = min(self._to_skip, len(delta.prompt_logprobs))

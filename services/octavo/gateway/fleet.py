@@ -28,14 +28,19 @@ _COMING = (engine_pb2.STAGE_LOADING, engine_pb2.STAGE_WARMING, engine_pb2.STAGE_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What an engine must have to go on with an answer that another one has begun."""
+    """What an engine must have to take a request, or to go on with what another one has begun."""
 
+    num_tokens: int = 0
+    """Prompt and output together, at most."""
+    resumes: bool = False
     numerics_id: str | None = None
     """Must be equal, on an engine that is exact; None: the answer may change its course."""
 
     def is_met_by(self, card: engine_pb2.ModelCard) -> bool:
-        """Whether an engine with this card can go on."""
-        if not card.features & FEATURE_RESUME:
+        """Whether an engine with this card will do."""
+        if card.max_model_len < self.num_tokens:
+            return False
+        if self.resumes and not card.features & FEATURE_RESUME:
             return False
         return self.numerics_id is None or (card.exact and card.numerics_id == self.numerics_id)
 
@@ -127,23 +132,23 @@ class Fleet:
         return Readiness(ready=False, stage=_described(furthest), eta_ms=furthest.eta_ms)
 
     def candidates(
-        self, model: ServedModel, tried: Collection[str], need: Need | None = None
+        self, model: ServedModel, tried: Collection[tuple[str, int]], need: Need
     ) -> list[Replica]:
         """Returns the engines that may take a request now.
 
         Args:
             model: what they serve.
-            tried: names of engines that shall not have it.
-            need: for a request that another engine has begun; None for a new one.
+            tried: incarnations that shall not have it.
+            need: what it takes.
         """
         return [
             replica
             for replica in self._replicas.values()
             if replica.ready
-            and replica.name not in tried
+            and replica.incarnation not in tried
             and replica.model is not None
             and replica.model.identity == model.identity
-            and (need is None or need.is_met_by(replica.model.card))
+            and need.is_met_by(replica.model.card)
         ]
 
     def choose(

@@ -19,6 +19,7 @@ from octavo.gateway.delivered import Delivered
 from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet, Need
 from octavo.gateway.journal import FINISH_WORDS, Journal
 from octavo.gateway.probation import Probation, Quarantine
+from octavo.gateway.progress import Progress
 from octavo.gateway.replica import Replica
 from octavo.gateway.retry_budget import RetryBudget
 from octavo.gateway.routing import Route
@@ -37,7 +38,7 @@ from octavo.v1.errors import (
     REQUEST_TOO_LARGE,
     OctavoError,
 )
-from octavo.v1.validation import choices_of, validate_request
+from octavo.v1.validation import choices_of, room_left, validate_request
 
 ACCEPT_TIMEOUT_S: Final = 5.0
 """An engine answers within a step; a session that is heard but does not answer is stuck."""
@@ -80,21 +81,6 @@ class Shared:
     """Those that have not ended, oldest first."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Progress:
-    """Where the attempts of one generation stand."""
-
-    attempts: int = 0
-    deaths: int = 0
-    tried: set[str] = field(default_factory=set)
-    """Engines that refused it or did not answer."""
-    last_error: OctavoError | None = None
-    lost_at: float | None = None
-    """When its engine was lost, until another one goes on."""
-    numerics: str = ""
-    """Of the engine that has the attempt."""
-
-
 class Generation:
     """An async iterator of deltas with one reader.
 
@@ -116,7 +102,7 @@ class Generation:
         self._journal = journal
         self._bounds = TimeBounds(request, shared.env.now())
         self._delivered = Delivered(choices_of(request))
-        self._progress = _Progress()
+        self._progress = Progress()
         self._replica: Replica | None = None
         self._attempt: Attempt | None = None
         self._numerics: str | None = None
@@ -202,9 +188,11 @@ class Generation:
     async def _resume(self) -> None:
         """Places the answer again, where its reader is."""
         failpoint("gateway.resume")
-        if self._shared.policy.mode == "never" and self._delivered.num_tokens:
+        progress = self._progress
+        if self._shared.policy.mode == "never" and self._delivered.begun:
             raise OctavoError(ENGINE_FAILURE)
-        self._progress.lost_at = self._shared.env.now()
+        if progress.lost_at is None:
+            progress.lost_at = self._shared.env.now()
         await self._attempt_until_accepted()
 
     async def _attempt_until_accepted(self) -> None:
@@ -224,6 +212,7 @@ class Generation:
                     raise
                 self._may_retry(refusal.kind.name, refusal)
             else:
+                self._progress.admitted = True
                 return
 
     async def _submit(self) -> Attempt:
@@ -236,6 +225,7 @@ class Generation:
         replica = await self._engine(hashes)
         self._replica = replica
         progress.numerics = replica.numerics_id
+        sent.admitted = progress.admitted
         sent.attempt += progress.attempts
         sent.deaths = progress.deaths
         sent.traceparent = self._journal.traceparent or self._call.traceparent
@@ -243,6 +233,7 @@ class Generation:
         self._bounds.apply(sent, now())
         progress.attempts += 1
         if progress.deaths:
+            progress.unproven = self._delivered.unfinished
             self._shared.probation.enter(replica.name, self.id, now())
         failpoint("gateway.submit")
         self._attempt = replica.submit(
@@ -288,12 +279,17 @@ class Generation:
     def _candidates(self) -> list[Replica]:
         """Returns the engines that may have the next attempt."""
         fleet, model, tried = self._shared.fleet, self._call.model, self._progress.tried
-        if not self._delivered.num_tokens:
-            return fleet.candidates(model, tried)
-        exact = fleet.candidates(model, tried, Need(numerics_id=self._numerics))
-        if exact or self._shared.policy.mode != "any":
-            return exact
-        return fleet.candidates(model, tried, Need())
+        request = self._request
+        room = room_left(request, model.capacity)
+        num_tokens = len(request.token_ids.ids) + (0 if request.score_only else room)
+        if not self._delivered.begun:
+            return fleet.candidates(model, tried, Need(num_tokens=num_tokens))
+        resumes = self._delivered.num_tokens > 0
+        exact = Need(num_tokens=num_tokens, resumes=resumes, numerics_id=self._numerics)
+        found = fleet.candidates(model, tried, exact)
+        if found or self._shared.policy.mode != "any":
+            return found
+        return fleet.candidates(model, tried, Need(num_tokens=num_tokens, resumes=resumes))
 
     def _hashes(self) -> list[BlockHash]:
         """Returns the hashes of what is to be computed: the prompt and, resumed, the output."""
@@ -306,7 +302,7 @@ class Generation:
 
     def _hand_over(self) -> None:
         self._end_attempt()
-        self._progress.tried.add(self.route.engine)
+        self._note_tried()
         self._progress.last_error = OctavoError(ENGINE_FAILURE, retry_after_ms=DEFAULT_RETRY_MS)
         self._journal.retried("handed_over")
         self._check_attempts()
@@ -315,7 +311,7 @@ class Generation:
         progress = self._progress
         progress.deaths += lost.loss is not Loss.GAP
         progress.last_error = OctavoError(ENGINE_FAILURE, retry_after_ms=DEFAULT_RETRY_MS)
-        alone = self._leave_probation()
+        alone = self._leave_probation() and self._attempt is not None and self._attempt.accepted
         # Silence has many causes, such as a cut cable; a process that ends has few.
         if lost.loss is Loss.BROKEN and alone and progress.deaths > 1:
             self._shared.quarantine.put(self._request, self._shared.env.now())
@@ -329,7 +325,7 @@ class Generation:
         error.retry_after_ms = error.retry_after_ms or DEFAULT_RETRY_MS
         progress = self._progress
         progress.last_error = error
-        progress.tried.add(self.route.engine)
+        self._note_tried()
         # What was running already waits for an engine; what was not costs a retry of the budget.
         if progress.lost_at is None and not (self._candidates() and self._shared.budget.take()):
             raise error
@@ -360,15 +356,21 @@ class Generation:
     def _note_engine(self, delta: engine_pb2.Delta) -> None:
         """Notes whose tokens these are, and that a suspect has passed."""
         progress = self._progress
-        if delta.token_ids:
+        if delta.token_ids or delta.prompt_logprobs:
             if self._numerics not in (None, progress.numerics):
                 self._delivered.inexact = True
             self._numerics = progress.numerics
-            if progress.deaths:
+        if progress.deaths and delta.token_ids:
+            progress.unproven.discard(delta.choice)
+            if not progress.unproven:
                 self._leave_probation()
         if progress.lost_at is not None:
             self._journal.resumed(self._shared.env.now() - progress.lost_at)
             progress.lost_at = None
+
+    def _note_tried(self) -> None:
+        if self._replica is not None:
+            self._progress.tried.add(self._replica.incarnation)
 
     def _leave_probation(self) -> bool:
         return self._shared.probation.leave(self.route.engine, self.id)

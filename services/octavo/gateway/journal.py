@@ -83,7 +83,8 @@ class Journal:
         """An engine was chosen."""
         record = self.record
         self._route = route
-        record.state = "routed"
+        if not self._last_delta:
+            record.state = "routed"
         record.engine = route.engine
         record.attempts, record.deaths = attempts, deaths
         record.routed_at = self._env.wall()

@@ -80,6 +80,11 @@ class Replica:
         """Whether its absence was logged."""
 
     @property
+    def incarnation(self) -> tuple[str, int]:
+        """Its name and epoch: another process at the same address is another engine."""
+        return self.name, self.epoch
+
+    @property
     def numerics_id(self) -> str:
         """What decides the bits of its logits; empty until its card is read."""
         return self.model.card.numerics_id if self.model is not None else ""

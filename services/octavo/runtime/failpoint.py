@@ -5,8 +5,8 @@ arms it; there is no way to arm one from outside a running process.
 
     engine.row=abort?7,7,7;engine.step=sleep(2)@3;gateway.submit=return%10
 
-name=action(argument) with, in any order, @N: only the N-th time, %N: every N-th time, ?ids: only
-where these token ids occur one after the other. Actions: sleep(seconds), raise, abort (the
+name=action(argument), then @N: only the N-th time, or %N: every N-th time, then ?ids: only where
+these token ids occur one after the other. Actions: sleep(seconds), raise, abort (the
 process, as by a fault in native code), return (nothing: it is only counted).
 """
 
@@ -42,7 +42,11 @@ NAMES: Final = frozenset(
 VARIABLE: Final = "OCTAVO_FAILPOINTS"
 
 Action = Callable[[], None]
-_TERM: Final = re.compile(r"([a-z.]+)=([a-z]+)(?:\(([0-9.]+)\))?((?:[@%?][0-9,]+)*)")
+_TERM: Final = re.compile(
+    r"(?P<name>[a-z.]+)=(?P<action>[a-z]+)(\((?P<argument>\d+(\.\d+)?)\))?"
+    r"(@(?P<only>[1-9]\d*)|%(?P<every>[1-9]\d*))?(\?(?P<ids>\d+(,\d+)*))?"
+)
+_WITH_IDS: Final = ("engine.accept", "engine.row")
 _armed: dict[str, _Trigger] = {}
 hits: Counter[str] = Counter()
 """How often each armed failpoint was passed."""
@@ -83,18 +87,15 @@ def arm(terms: str) -> None:
         match = _TERM.fullmatch(term)
         if match is None:
             raise _refused(term, "is not of the form name=action")
-        name, action, argument, conditions = match.groups()
-        where = {c[0]: c[1:] for c in re.findall(r"[@%?][0-9,]+", conditions)}
-        ids = where.get("?", "")
-        _set(
-            name,
-            _Trigger(
-                action=_action(action, float(argument or 0)),
-                only=int(where.get("@", 0)),
-                every=int(where.get("%", 1)),
-                ids=tuple(int(i) for i in ids.split(",") if i),
-            ),
+        if match["ids"] and match["name"] not in _WITH_IDS:
+            raise _refused(term, "has no token ids to look at")
+        trigger = _Trigger(
+            action=_action(match["action"], float(match["argument"] or 0)),
+            only=int(match["only"] or 0),
+            every=int(match["every"] or 1),
+            ids=tuple(map(int, filter(None, (match["ids"] or "").split(",")))),
         )
+        _set(match["name"], trigger)
 
 
 @contextlib.contextmanager
