@@ -181,6 +181,33 @@ def test_answers_in_one_piece_go_when_the_slow_readers_are_not_enough() -> None:
     run(scenario)
 
 
+def test_what_no_running_request_needs_goes_first() -> None:
+    async def scenario() -> None:
+        wanted: list[int] = []
+
+        def give_up(wanted_bytes: int) -> int:
+            wanted.append(wanted_bytes)
+            return 300 * KB if len(wanted) == 1 else 0
+
+        metrics = GatewayMetrics(CollectorRegistry())
+        admission = Admission(
+            max_requests=9, max_body_bytes_total=1, metrics=metrics, give_up=give_up
+        )
+        buffers = [Buffer(100 * KB), Buffer(90 * KB)]
+        with admission.request() as hold:
+            for buffer in buffers:
+                hold(buffer)
+            admission.observe(at(94))
+            assert wanted == []
+            admission.observe(at(96))  # 400 KB above 92 %
+            assert wanted == [400 * KB]
+            assert [b.error is not None for b in buffers] == [True, False]
+            admission.observe(at(96))
+            assert wanted == [400 * KB], "it is about to come free"
+
+    run(scenario)
+
+
 def test_memory_that_is_about_to_come_free_costs_nobody_else_anything() -> None:
     async def scenario() -> None:
         admission = door()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.gateway.api.scripted import Response, Script, Step, World, says, tokenizer
 from tests.gateway.harness import until
 
-from octavo.gateway import ended_answers, kept_answer, once
+from octavo.gateway import once
+from octavo.gateway.claims import Claim
 from octavo.gateway.dispatch import Call
+from octavo.gateway.idempotency import Entry, State
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import ENGINE_FAILURE, QUEUE_FULL, OctavoError
 
@@ -294,67 +296,62 @@ def test_an_unexpected_error_frees_the_key(capsys: pytest.CaptureFixture[str]) -
     run(scenario)
 
 
-def test_an_answer_too_large_to_be_kept_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_answer, "MAX_ANSWER_BYTES", 300)
+class SlowClaims:
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
 
+    async def acquire(self, wanted: Entry, **_: Any) -> Claim:
+        await self.answers.wait()
+        return Claim(entry=wanted)
+
+    async def keep(self, claim: Claim) -> None: ...
+
+    async def settle(self, claim: Claim, state: State, deltas: object) -> None: ...
+
+
+def test_a_client_that_leaves_while_its_key_is_looked_up_holds_nothing() -> None:
     async def scenario() -> None:
-        world = World(paced(LONG))
-        assert (await ask(world, body={"stream": True})).complete
-        retry = await ask(world, body={"stream": True})
-        assert retry.status == 409
-        assert retry.error["code"] == "answer_not_kept"
-        assert len(world.dispatcher.calls) == 1
-        left = await ask(world, "left", body={"stream": True}, leaves=has(b"ten"))
-        assert not left.complete
-        await until(lambda: world.dispatcher.generations[1].closed)
-        assert (await ask(world, "left", body={"stream": True})).complete
+        world, claims = World(lambda _: [60.0]), SlowClaims()
+        world.once._claims = cast("Any", claims)
+        assert (await ask(world, headers={"x-stainless-read-timeout": "1"})).status == 504
+        (answer,) = world.once._running.values()
+        assert (answer.num_readers, world.once.num_abandoned) == (0, 0)
         world.once.check_integrity()
+        claims.answers.set()
+        await until(lambda: world.once.num_abandoned == 1)
+        world.once.check_integrity()
+        await world.once.close(0.0)
 
     run(scenario)
 
 
-def test_an_abandoned_generation_that_becomes_too_large_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kept_answer, "MAX_ANSWER_BYTES", 300)
-
+def test_a_client_that_leaves_before_all_its_prompts_are_opened_holds_nothing() -> None:
     async def scenario() -> None:
-        world = World(paced(LONG * 20))
-        await ask(world, body={"stream": True}, leaves=has(b"one"))
-        await until(lambda: world.dispatcher.generations[0].closed)
-        assert count(world, "abandoned") == 1
+        world = World(lambda _: [60.0])
+        body = {"prompt": ["hi"] * 100}
+        await ask(world, path="/v1/completions", body=body, leave_after_s=0.0)
+        assert len(world.dispatcher.calls) < 100
+        assert world.once.num_abandoned == 1
+        await world.once.close(0.0)
 
     run(scenario)
 
 
-def test_ended_answers_are_bounded_in_bytes_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_prompts_are_opened_one_in_each_turn_of_the_loop() -> None:
     async def scenario() -> None:
-        world = World()
-        monkeypatch.setattr(ended_answers, "MAX_ANSWERS", 3)
-        for i in range(5):
-            await ask(world, f"k{i}")
-        world.once.check_integrity()
-        await ask(world, "k4")
-        assert len(world.dispatcher.calls) == 5
-        await ask(world, "k0")
-        assert len(world.dispatcher.calls) == 6
-        monkeypatch.setattr(ended_answers, "MAX_BYTES", 10)
-        await ask(world, "k9")
-        await ask(world, "k9")
-        assert len(world.dispatcher.calls) == 8
-        world.once.check_integrity()
-
-    run(scenario)
-
-
-def test_an_answer_is_forgotten_when_its_time_is_over() -> None:
-    async def scenario() -> None:
-        world = World(idempotency_ttl_s=0.2)
-        first = await ask(world)
-        await until(lambda: not len(world.once._ended))
-        world.once.check_integrity()
-        second = await ask(world)
-        assert first.json["id"] != second.json["id"]
+        world = World(lambda _: [60.0])
+        body = {"prompt": ["hi"] * 50}
+        asking = asyncio.create_task(
+            ask(world, path="/v1/completions", body=body, leave_after_s=1.0)
+        )
+        most = before = 0
+        while before < 50:
+            await asyncio.sleep(0)
+            opened = len(world.dispatcher.calls)
+            most, before = max(most, opened - before), opened
+        assert most == 1
+        await asking
+        await world.once.close(0.0)
 
     run(scenario)
 

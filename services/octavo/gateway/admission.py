@@ -67,14 +67,21 @@ class Admission:
         max_requests: generations open at once.
         max_body_bytes_total: bytes of all bodies that are being read.
         metrics: gets lag, memory and what was ended.
+        give_up: frees so many bytes, if it can, that no running request needs; returns how many.
     """
 
     def __init__(
-        self, *, max_requests: int, max_body_bytes_total: int, metrics: GatewayMetrics
+        self,
+        *,
+        max_requests: int,
+        max_body_bytes_total: int,
+        metrics: GatewayMetrics,
+        give_up: Callable[[int], int] = lambda _: 0,
     ) -> None:
         self._max_requests = max_requests
         self._max_body_bytes_total = max_body_bytes_total
         self._metrics = metrics
+        self._give_up = give_up
         self._pressure = Pressure()
         self._places = Places()
         self._surplus = Surplus()
@@ -186,7 +193,14 @@ class Admission:
             self.observe(read())
 
     def _shed(self, wanted_bytes: int) -> None:
-        """Ends the largest holders, slow clients first, until enough should come free."""
+        """Ends the largest holders, slow clients first, until enough should come free.
+
+        Before them goes what only those need who may come later.
+        """
+        if wanted_bytes > 0 and (given_up := self._give_up(wanted_bytes)):
+            log.warning("answers_dropped", held_bytes=given_up)
+            self._surplus.given_up(given_up, asyncio.get_running_loop().time())
+            wanted_bytes -= given_up
         coming = [u for u in self._uploads if not u.complete]
         holders: list[Holder] = [*coming, *self._holders]
         large = [h for h in holders if h.held_bytes > MIN_SHED_BYTES]

@@ -189,7 +189,7 @@ class App:
                 context = Context.of(scope, id=state.id, created=created, ignored=ignored)
                 plan = await planner(honoured, self._fleet, context)
                 late_at = _late_at(plan)
-                plan, opener = await self._opener(plan, key, body, late_at)
+                plan, opener = await self._opener(plan, key, body, late_at, inside)
             except OctavoError as error:
                 self._dispatcher.refused(error, id=state.id, endpoint=endpoint)
                 raise
@@ -213,7 +213,12 @@ class App:
             return await parse_body(data)
 
     async def _opener(
-        self, plan: Plan, key: str, body: JsonObject, late_at: float | None
+        self,
+        plan: Plan,
+        key: str,
+        body: JsonObject,
+        late_at: float | None,
+        inside: ExitStack,
     ) -> tuple[Plan, Open]:
         """Returns the plan, or that of the key's first request, and how to read its answer."""
         if not key:
@@ -223,13 +228,15 @@ class App:
         digest = key_digest("", key)
         try:
             async with asyncio.timeout_at(late_at):
-                kept, replayed = await self._once.join(
+                joined = await self._once.join(
                     digest, fingerprint, plan.calls, id=context.id, created=context.created
                 )
         except TimeoutError as error:
             raise plan.too_late() from error
-        identity = kept.entry.identity
-        return plan.under(id=identity.id, created=identity.created, replayed=replayed), kept.open
+        inside.callback(joined.close)
+        first = joined.identity
+        plan = plan.under(id=first.id, created=first.created, replayed=joined.replayed)
+        return plan, joined.open
 
     async def _fail(self, state: _Sending, error: OctavoError) -> None:
         if state.started:  # an answer that has begun is left incomplete

@@ -20,6 +20,7 @@ import structlog
 
 from octavo.gateway.idempotency import (
     KEY_PREFIX,
+    PARAM,
     Entry,
     State,
     Step,
@@ -39,8 +40,6 @@ RENEW_S: Final = 3.0
 POLL_S: Final = 0.25
 SETTLE_TRIES: Final = 4
 """Writes of an answer while the store is away, RENEW_S apart."""
-
-PARAM: Final = "Idempotency-Key"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,6 +22,9 @@ VERSION: Final = 1
 KEY_PREFIX: Final = "octavo:once:"
 _DIGEST_BYTES: Final = 16
 
+PARAM: Final = "Idempotency-Key"
+"""What errors name."""
+
 State = Literal["running", "finished", "free", "too_large"]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 _Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -2,9 +2,11 @@
 
     KeptAnswer.put ──► kept deltas ──► Reader (from the start, then live)
               └──► inbox of every reader that is there
+    Joined       the readers of one client, of each prompt one
 
-Whoever comes gets everything. An answer that grows beyond its bound is not kept any longer: its
-readers go on, nobody else can join. Knows no store and no dispatcher.
+Whoever comes gets everything. An answer that grows beyond its bound, or is dropped because memory
+runs out, is not kept any longer: its readers go on, nobody else can join. Knows no store and no
+dispatcher.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from octavo.gateway.idempotency import Entry, State
+from octavo.gateway.idempotency import PARAM, Entry, Identity, State
 from octavo.gateway.routing import Route
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import OctavoError
+from octavo.v1.errors import ANSWER_NOT_KEPT, OctavoError
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """One answer: about 50,000 tokens of plain text, or 8,000 with 20 log-probabilities each."""
@@ -73,7 +75,54 @@ class Reader:
 
     async def aclose(self) -> None:
         """Stops reading; the generation goes on."""
+        self.leave()
+
+    def leave(self) -> None:
+        """Stops reading. Idempotent."""
         self._answer.leave(self._prompt, self)
+
+
+class Joined:
+    """One client at an answer: it reads all prompts from this moment on. Must be closed.
+
+    Args:
+        answer: what it reads.
+        found: the answer was there before the client came.
+
+    Raises:
+        OctavoError: ANSWER_NOT_KEPT.
+    """
+
+    def __init__(self, answer: KeptAnswer, *, found: bool) -> None:
+        self._answer = answer
+        self._found = found
+        # All now: when the client gets round to the last prompt, its beginning may be gone.
+        self._readers = [answer.open(prompt) for prompt in range(len(answer.routes))]
+
+    @property
+    def identity(self) -> Identity:
+        """Under which the answer is given."""
+        return self._answer.entry.identity
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the answer is that of an earlier request."""
+        return self._found or self._answer.repeated
+
+    async def known(self) -> None:
+        """Waits until the identity is settled; raises OctavoError when the key is refused."""
+        await self._answer.known.wait()
+        if self._answer.refusal is not None:
+            raise self._answer.refusal
+
+    async def open(self, prompt: int) -> Reader:
+        """Returns the reader of a prompt."""
+        return self._readers[prompt]
+
+    def close(self) -> None:
+        """Stops reading; the generation goes on. Idempotent."""
+        for reader in self._readers:
+            reader.leave()
 
 
 class KeptAnswer:
@@ -103,8 +152,10 @@ class KeptAnswer:
         self.repeated = False
         """Another gateway had begun it."""
         self.num_bytes = 0
-        self.full = False
-        """It has become too large to be kept."""
+        self.kept = True
+        """All that has come is here, so that others can join."""
+        self.num_readers = 0
+        """Of all prompts."""
         num_prompts = len(entry.identity.seeds)
         self.routes: list[Route | None] = [None] * num_prompts
         self._kept: list[list[bytes]] = [[] for _ in range(num_prompts)]
@@ -113,19 +164,17 @@ class KeptAnswer:
         self._on_read = on_read
 
     @property
-    def num_readers(self) -> int:
-        """Readers of all prompts."""
-        return sum(map(len, self._readers))
-
-    @property
     def deltas(self) -> tuple[tuple[bytes, ...], ...]:
         """What is kept of each prompt."""
         return tuple(map(tuple, self._kept))
 
-    async def open(self, prompt: int) -> Reader:
-        """Returns a reader that begins at the beginning."""
+    def open(self, prompt: int) -> Reader:
+        """Returns a reader that begins at the beginning; raises ANSWER_NOT_KEPT if that is gone."""
+        if not self.kept:
+            raise OctavoError(ANSWER_NOT_KEPT, param=PARAM)
         if self.num_readers == 0:
             self._on_read(self)
+        self.num_readers += 1
         reader = Reader(self, prompt, self._kept[prompt])
         self._readers[prompt].append(reader)
         return reader
@@ -134,6 +183,7 @@ class KeptAnswer:
         """Forgets a reader. Idempotent."""
         if reader in self._readers[prompt]:
             self._readers[prompt].remove(reader)
+            self.num_readers -= 1
             if self.num_readers == 0 and self.state == "running":
                 self._on_empty(self)
 
@@ -144,11 +194,11 @@ class KeptAnswer:
 
     def put(self, prompt: int, data: bytes) -> None:
         """Takes the next delta of a prompt."""
-        if not self.full:
+        if self.kept:
             self._kept[prompt].append(data)
             self.num_bytes += len(data) + _OVERHEAD_BYTES
             if self.num_bytes > MAX_ANSWER_BYTES:
-                self._drop()
+                self.drop()
         for reader in self._readers[prompt]:
             reader.extend((data,))
 
@@ -169,14 +219,15 @@ class KeptAnswer:
         """Marks that nothing more comes."""
         self.state, self.error = state, error
         if state != "finished":
-            self._drop()
+            self.drop()
         self.known.set()
         for readers in self._readers:
             for reader in readers:
                 reader.wake()
 
-    def _drop(self) -> None:
-        self.full = True
+    def drop(self) -> None:
+        """Keeps it no longer: its readers go on, nobody else can join."""
+        self.kept = False
         self.num_bytes = 0
         for kept in self._kept:
             kept.clear()

@@ -1,6 +1,6 @@
 """Requests with an idempotency key: each is generated once, whoever asks and how often.
 
-    join      → the KeptAnswer of a key: begun now, running here, or ended a while ago
+    join      → a client at the KeptAnswer of a key: begun now, running here, or ended a while ago
       └ task  claim it in the store → generate, or wait for another gateway → settle the claim
 
 The generation does not belong to a client: when all have left it goes on for a while, so that a
@@ -10,23 +10,22 @@ retry finds it. A failed one frees its key. Knows no HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
-from octavo.gateway.claims import PARAM, Claim, Claims
+from octavo.gateway.claims import Claim, Claims
 from octavo.gateway.dispatch import SEED_BITS, Call, Dispatcher
 from octavo.gateway.ended_answers import EndedAnswers
 from octavo.gateway.fleet import DEFAULT_RETRY_MS
-from octavo.gateway.idempotency import Entry, Identity, State, next_try
-from octavo.gateway.kept_answer import KeptAnswer
+from octavo.gateway.idempotency import PARAM, Entry, Identity, State, next_try
+from octavo.gateway.kept_answer import Joined, KeptAnswer
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.runtime.env import Env
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import (
-    ANSWER_NOT_KEPT,
     DRAINING,
     ENGINE_FAILURE,
     IDEMPOTENCY_KEY_REUSED,
@@ -39,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 MAX_ABANDONED: Final = 64
 """Generations without a reader; the one that has been alone the longest makes room."""
+MIN_DROP_BYTES: Final = 64 * 1024
+"""What is kept of smaller answers is not worth a retry that could have had it."""
 ATTEMPTS_PER_TRY: Final = 1000
 """Tries share an id, so their attempts need numbers of their own."""
 
@@ -84,8 +85,8 @@ class Once:
 
     async def join(
         self, key: str, fingerprint: str, calls: Sequence[Call], *, id: str, created: int
-    ) -> tuple[KeptAnswer, bool]:
-        """Returns the answer of a key, begun now if need be, and whether it was there before.
+    ) -> Joined:
+        """Has a client read the answer of a key, which is begun now if need be.
 
         Args:
             key: digest of tenant and key.
@@ -98,21 +99,37 @@ class Once:
             OctavoError: the key belongs to another body, or its answer cannot be given again.
         """
         answer = self._running.get(key) or self._ended.get(key)
-        joined = answer is not None and answer.state != "free"
-        if answer is None or not joined:
+        found = answer is not None and answer.state != "free"
+        if answer is None or not found:
             identity = Identity(id=id, created=created, seeds=tuple(map(self._seed, calls)))
             wanted = Entry(key=key, fingerprint=fingerprint, identity=identity)
             answer = self._begin(wanted, calls, after=answer)
         elif answer.entry.fingerprint != fingerprint:
             raise OctavoError(IDEMPOTENCY_KEY_REUSED, param=PARAM)
-        elif answer.full:
-            raise OctavoError(ANSWER_NOT_KEPT, param=PARAM)
-        await answer.known.wait()
-        if answer.refusal is not None:
-            raise answer.refusal
-        if joined:
+        joined = Joined(answer, found=found)
+        try:
+            await joined.known()
+        except BaseException:
+            joined.close()
+            raise
+        if found:
             self._count("joined")
-        return answer, joined or answer.repeated
+        return joined
+
+    def give_up(self, wanted_bytes: int) -> int:
+        """Keeps the largest running answers no longer, until so many bytes should come free.
+
+        Their readers go on; without readers they end with their next delta. Returns how many bytes
+        that makes.
+        """
+        given_up = 0
+        for answer in sorted(self._running.values(), key=lambda a: -a.num_bytes):
+            if given_up >= wanted_bytes or answer.num_bytes < MIN_DROP_BYTES:
+                break
+            given_up += answer.num_bytes
+            answer.drop()
+            self._count("dropped")
+        return given_up
 
     async def close(self, timeout_s: float) -> None:
         """Lets ended answers reach the store, for so long at most; cuts off the others."""
@@ -214,12 +231,13 @@ class Once:
                 raise
             task.uncancel()  # it has been heeded; what follows may be cancelled again
             return "free", None
-        return "too_large" if answer.full else "finished", None
+        return "finished" if answer.kept else "too_large", None
 
     async def _generate(self, answer: KeptAnswer, calls: Sequence[Call]) -> None:
+        turn = asyncio.Lock()
         tasks = [
-            asyncio.create_task(self._move(answer, prompt, call))
-            for prompt, call in enumerate(_identified(calls, answer.entry))
+            asyncio.create_task(self._move(answer, prompt, call, turn))
+            for prompt, call in enumerate(calls)
         ]
         try:
             await asyncio.gather(*tasks)
@@ -228,8 +246,11 @@ class Once:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _move(self, answer: KeptAnswer, prompt: int, call: Call) -> None:
-        generation = await self._dispatcher.open(call)
+    async def _move(self, answer: KeptAnswer, prompt: int, call: Call, turn: asyncio.Lock) -> None:
+        if prompt:  # one in each turn of the loop: to hash a thousand prompts takes a second
+            async with turn:
+                await asyncio.sleep(0)
+        generation = await self._dispatcher.open(_identified(call, answer.entry, prompt))
         num_unfinished = choices_of(call.request)
         try:
             async for delta in generation:
@@ -237,7 +258,7 @@ class Once:
                 num_unfinished -= bool(delta.finish_reason)
                 delta.ClearField("request_id")
                 answer.put(prompt, delta.SerializeToString())
-                if answer.full and answer in self._abandoned:
+                if not answer.kept and answer in self._abandoned:
                     self._stop(answer)
         finally:
             await generation.aclose()
@@ -249,9 +270,10 @@ class Once:
         return sampling.seed if sampling.HasField("seed") else self._random.getrandbits(SEED_BITS)
 
     def _adopt(self, answer: KeptAnswer, entry: Entry) -> None:
-        if not answer.known.is_set():
-            self._set_timer(answer)  # until the first reader comes
+        first = not answer.known.is_set()
         answer.adopt(entry)
+        if first and answer.num_readers == 0:
+            self._left(answer)
 
     def _read(self, answer: KeptAnswer) -> None:
         """A first reader comes."""
@@ -261,9 +283,11 @@ class Once:
 
     def _left(self, answer: KeptAnswer) -> None:
         """The last reader has left a running answer."""
+        if not answer.known.is_set():  # whether there is anything to run is still to be seen
+            return
         self._abandoned[answer] = None
         self._set_timer(answer)
-        if answer.full:
+        if not answer.kept:
             self._stop(answer)
         elif len(self._abandoned) > MAX_ABANDONED:
             self._stop(next(iter(self._abandoned)))
@@ -300,12 +324,11 @@ class Once:
         self._metrics.keyed.labels(outcome).inc()
 
 
-def _identified(calls: Sequence[Call], entry: Entry) -> Iterator[Call]:
-    """Yields the calls with the identity of an answer."""
-    for prompt, (call, seed) in enumerate(zip(calls, entry.identity.seeds, strict=True)):
-        request = engine_pb2.GenerateRequest()
-        request.CopyFrom(call.request)
-        request.sampling.seed = seed
-        if prompt == 0:
-            request.attempt = (entry.tries - 1) * ATTEMPTS_PER_TRY
-        yield replace(call, request=request, id="" if prompt else entry.identity.id)
+def _identified(call: Call, entry: Entry, prompt: int) -> Call:
+    """Returns the call of a prompt with the identity of an answer."""
+    request = engine_pb2.GenerateRequest()
+    request.CopyFrom(call.request)
+    request.sampling.seed = entry.identity.seeds[prompt]
+    if prompt == 0:
+        request.attempt = (entry.tries - 1) * ATTEMPTS_PER_TRY
+    return replace(call, request=request, id="" if prompt else entry.identity.id)

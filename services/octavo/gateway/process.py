@@ -135,12 +135,13 @@ def _wire(config: GatewayConfig) -> _Parts:
         tracer=telemetry.tracer(),
         resume=ResumePolicy(mode=config.resume, wait_s=config.resume_wait_s),
     )
+    once = _once(config, dispatcher, store, metrics=metrics, env=env)
     admission = Admission(
         max_requests=config.max_requests,
         max_body_bytes_total=config.max_body_bytes_total,
         metrics=metrics,
+        give_up=once.give_up,
     )
-    once = _once(config, dispatcher, store, metrics=metrics, env=env)
     app = build_app(
         config=config,
         admission=admission,
