@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.sim.mutants import MUTANTS, planted
+from tests.sim.mutants.registry import MUTANTS, planted
 from tests.sim.shrink import shrink
 from tests.sim.simulate import Verdict, draw, simulate
 from tests.sim.world import Scenario

@@ -106,6 +106,7 @@ class Life:
         self._news = asyncio.Event()
         self._bundles: list[Bundle] = []
         self._ends: list[Cancel | CancelAll] = []
+        self._sessions: dict[object, int] = {}
         self._drained = False
         self._idle_turns = self._passed_over = self._step_tokens = 0
         self.engine = Engine(
@@ -238,16 +239,21 @@ class Life:
             ref = f"{proto.request_id} {proto.attempt}"
             history.check(not self._drained, "G3", f"{name} accepted {ref} after its drain ack")
         self._drained = bundle.draining
-        for _, proto, _ in bundle.refused:
-            history.refused.add((name, self.epoch, proto.request_id, proto.attempt))
-        for _, delta in bundle.deltas:
-            self._note(delta)
+        for sink, proto, _ in bundle.refused:
+            history.refused.add((self._who(sink), proto.request_id, proto.attempt))
+        for sink, delta in bundle.deltas:
+            self._note(self._who(sink), delta)
             self._history.handovers[delta.request_id] += delta.finish_reason == _ABORT
         self.stored.update(h for h, _ in bundle.stored)
         self.shell.on_bundle(bundle)
 
-    def _note(self, delta: engine_pb2.Delta) -> None:
-        key = (self._name, self.epoch, delta.request_id, delta.attempt)
+    def _who(self, sink: object) -> str:
+        """Names a session: two gateways may, without a store, run the same attempt."""
+        number = self._sessions.setdefault(sink, len(self._sessions))
+        return f"{self._name}.{self.epoch}.{number}"
+
+    def _note(self, session: str, delta: engine_pb2.Delta) -> None:
+        key = (session, delta.request_id, delta.attempt)
         lengths = self._history.delivered.setdefault(key, {})
         known = lengths.setdefault(delta.choice, delta.position)
         self._history.check(delta.position == known, "C3", f"{key}: {delta.position} != {known}")

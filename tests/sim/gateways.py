@@ -39,6 +39,7 @@ from octavo.v1.errors import OctavoError
 REDIS = "redis://redis:6379/0"
 KEYED_GRACE_S = 5.0
 FORGET_S = 1.2
+STOP_S = 20.0
 PIECE_BYTES = 1500
 LEAST_SILENCE_S, MOST_SILENCE_S = 2.4, 4.5
 """Suspicion comes after 3 s, counted in ticks of which the first may be a part."""
@@ -77,7 +78,7 @@ class WatchedReplica(Replica):
         fit = self.ready and self.stage != engine_pb2.STAGE_DRAINING
         detail = f"{self.gateway} chose {self.name} (stage {self.stage}) for {request.request_id}"
         self.history.check(fit, "G3", detail)
-        self.history.send(request, self.gateway, self.life, self.name)
+        self.history.send(request, sent_by=(self.gateway, self.life), to=(self.name, self.epoch))
         return super().submit(request, hashes=hashes, prefill_tokens=prefill_tokens)
 
     def _close_session(self, reason: str, loss: Loss = Loss.BROKEN) -> None:
@@ -98,7 +99,8 @@ class GatewayPlace:
 
     def __init__(self, index: int, site: Site, engines: Sequence[EnginePlace]) -> None:
         self.name = f"gateway{index}"
-        self.alive = False
+        self.alive = self.is_up = False
+        """There is a process; it has begun to work."""
         self.paused = False
         self.stays_dead = False
         self.lives = 0
@@ -129,7 +131,7 @@ class GatewayPlace:
         self.stays_dead = False
         if self.alive:
             return
-        self.alive = True
+        self.alive, self.is_up = True, False
         self.lives += 1
         self._mark("dead", ill=False)
         self._process = self._loop.process(self.name)
@@ -184,6 +186,7 @@ class GatewayPlace:
             env=env,
         )
         self._history.trace("start", self.name)
+        self.is_up = True
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.fleet.run())
             tasks.create_task(self.records.run())
@@ -297,10 +300,10 @@ class GatewayPlace:
         for task in self._tasks:
             task.cancel()
         if self.alive and not self.paused:
-            try:
-                await self._loop.spawn(self._process, self._stop(1.0))
-            except Exception as error:
-                self._history.violate("C2", f"{self.name} cannot stop: {error!r}")
+            stopping = self._loop.spawn(self._process, self._stop(1.0))
+            done, _ = await asyncio.wait((stopping,), timeout=STOP_S)
+            if self.alive and (not done or stopping.exception() is not None):
+                self._history.violate("C2", f"{self.name} cannot stop: {stopping!r}")
         self._net.kill_host(self.name)
 
     async def record(self, id: str) -> dict[str, object] | None:
@@ -330,7 +333,7 @@ class GatewayPlace:
 
     def inspect(self) -> None:
         """Checks what must hold at every moment (G1, G4, G6)."""
-        if not self.alive or self.paused:
+        if not (self.alive and self.is_up) or self.paused or self._main.done():
             return
         now = self._loop.time()
         for replica in self.replicas:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tests.sim.history import History, Try
@@ -82,21 +83,27 @@ class Health:
             codes.add(SLOW_CLIENT)
         if options.max_queued_requests < 100:
             codes.update(_AWAY)
-        if self.any_fault("gateway_drain", attempt.began - 10.0, attempt.ended):
-            codes.add(DRAINING)
+        lately = (attempt.began - 10.0, attempt.ended)
+        if any(self.any_fault(kind, *lately) for kind in ("gateway_drain", "drain")):
+            codes.add(DRAINING)  # of an engine: when the budget of retries is spent
         ends = (attempt.began, attempt.ended)
         if not any(self.steady(e, attempt.gateway, *ends) for e in self._engines):
             codes.update(_AWAY)
-        lost = {
-            (s.engine, sum(d.engine == s.engine and d.at < s.at for d in self._history.deaths))
-            for name in self._history.ids(attempt)
-            for s in self._history.sent.get(name, ())
-            if not self.steady(s.engine, s.gateway, s.at, attempt.ended)
-        }
-        if len(lost) >= 2:
+        if self._losses(attempt) >= 2:
             codes.update((ENGINE_FAILURE, REQUEST_FAILED))
             self._history.quarantined.add(spec.name)
         broken = not self._history.broken.isdisjoint(self._history.ids(attempt))
         if broken or spec.name in self._history.quarantined:
             codes.add(REQUEST_FAILED)
         return codes
+
+    def _losses(self, attempt: Try) -> int:
+        """How often the engine of a try may have been lost: silent once, and dead once."""
+        lost = Counter(
+            (s.engine, s.epoch)
+            for name in self._history.ids(attempt)
+            for s in self._history.sent.get(name, ())
+            if not self.steady(s.engine, s.gateway, s.at, attempt.ended)
+        )
+        died = {(d.engine, d.epoch) for d in self._history.deaths}
+        return sum(min(count, 2) if life in died else 1 for life, count in lost.items())

@@ -49,6 +49,8 @@ class Sent:
     life: int
     """Which of the gateway's processes it was."""
     engine: str
+    epoch: int
+    """As the gateway knows it."""
     attempt: int
     deaths: int
 
@@ -92,9 +94,9 @@ class History:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.tries: list[Try] = []
         self.received: dict[str, list[Received]] = {}
-        self.delivered: dict[tuple[str, int, str, int], dict[int, int]] = {}
-        """(engine, epoch, id, attempt): ids said so far by choice."""
-        self.refused: set[tuple[str, int, str, int]] = set()
+        self.delivered: dict[tuple[str, str, int], dict[int, int]] = {}
+        """(session, id, attempt): ids said so far by choice."""
+        self.refused: set[tuple[str, str, int]] = set()
         self.sent: dict[str, list[Sent]] = {}
         self.handovers: Counter[str] = Counter()
         """Answers that a draining engine gave back, by request."""
@@ -148,17 +150,20 @@ class History:
         self.count(f"fault.{kind}")
         self.trace("fault", kind, target)
 
-    def send(self, proto: engine_pb2.GenerateRequest, gateway: str, life: int, engine: str) -> None:
-        """Notes an attempt that a gateway sends."""
+    def send(
+        self, proto: engine_pb2.GenerateRequest, *, sent_by: tuple[str, int], to: tuple[str, int]
+    ) -> None:
+        """Notes what a gateway (and its life) sends to an engine (and its epoch)."""
         sent = self.sent.setdefault(proto.request_id, [])
         if not sent:
             self.ids_of.setdefault(tuple(proto.token_ids.ids), []).append(proto.request_id)
         sent.append(
             Sent(
                 at=self._clock(),
-                gateway=gateway,
-                life=life,
-                engine=engine,
+                gateway=sent_by[0],
+                life=sent_by[1],
+                engine=to[0],
+                epoch=to[1],
                 attempt=proto.attempt,
                 deaths=proto.deaths,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.sim.mutants import FOUND, LIMIT, MUTANTS, find
+from tests.sim.mutants.registry import FOUND, LIMIT, MUTANTS, find
 
 _found: dict[str, int] = json.loads(FOUND.read_text())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.sim.__main__ import smallest
-from tests.sim.mutants import planted
+from tests.sim.mutants.registry import planted
 from tests.sim.shrink import ddmin
 from tests.sim.simulate import draw, simulate
 

@@ -170,12 +170,23 @@ def check_end(history: History) -> None:
     # A death that looks like a silence cannot be told from one.
     masked = any(kind in ("cut", "clog", "pause", "stuck") for _, kind, _ in history.faults)
     for request_id, count in killers.items():
-        allowed = 3 if masked else 2
+        allowed = 3 if masked or _had_company(history, request_id) else 2
         history.check(count <= allowed, "G5", f"{request_id} took {count} engines down")
     _check_budget(history)
     _check_keys(history)
     for key in history.refused & history.delivered.keys():
         history.violate("C4", f"{key} was refused and answered")
+
+
+def _had_company(history: History, request_id: str) -> bool:
+    """Whether another suspect was on the engine of its second attempt: then nobody is to blame."""
+    second = [(s.gateway, s.engine, s.epoch) for s in history.sent[request_id] if s.deaths == 1]
+    return any(
+        s.deaths and (s.gateway, s.engine, s.epoch) in second
+        for other, sent in history.sent.items()
+        if other != request_id
+        for s in sent
+    )
 
 
 def _is_poison(history: History, request_id: str) -> bool:

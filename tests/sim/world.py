@@ -167,7 +167,7 @@ class World:
         """Nobody asks any more: nothing is in use, indexes say what engines have (E4, G1, G2)."""
         check = self.history.check
         for gateway in self.gateways:
-            if not gateway.alive or gateway.paused:
+            if not (gateway.alive and gateway.is_up) or gateway.paused:
                 continue
             for replica in gateway.replicas:
                 who = f"{gateway.name}, {replica.name}"
@@ -189,7 +189,8 @@ class World:
 
     def _steady(self, engine: EnginePlace, gateway: GatewayPlace) -> bool:
         now = self._loop.time()
-        return gateway.alive and self.health.steady(engine.name, gateway.name, now, now)
+        up = gateway.alive and gateway.is_up
+        return up and self.health.steady(engine.name, gateway.name, now, now)
 
     def _check_index(self, gateway: GatewayPlace, engine: EnginePlace) -> None:
         assert engine.life is not None

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 
-from tests.sim.mutants import FOUND, LIMIT, MUTANTS, find
+from tests.sim.mutants.registry import FOUND, LIMIT, MUTANTS, find
 
 
 def main() -> int:
