@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import grpc.aio
 from tests.faults.child_process import ChildProcess
+from tests.faults.lasting_port import lasting_port
 from tests.faults.stream_client import Answer, ask
 from tests.faults.tiny_llama import MODEL
 from tests.faults.workload import Body
-from tests.ports import free_port
 
 from octavo.v1 import engine_pb2, engine_pb2_grpc
 
@@ -35,7 +35,7 @@ class Engine(ChildProcess):
         env: Mapping[str, str] | None = None,
         host: str = "127.0.0.1",
     ) -> None:
-        self.port, metrics_port = free_port(), free_port()
+        self.port, metrics_port = lasting_port(), lasting_port()
         self._host = host
         command = [
             "-m", "octavo.engine", "--model", str(model), "--served-name", MODEL, "--threads", "1",
@@ -88,7 +88,7 @@ class Gateway(ChildProcess):
         flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self.port = free_port()
+        self.port = lasting_port()
         command = [
             "-m", "octavo.gateway", "--port", str(self.port), "--engines", ",".join(engines),
             "--redis", redis, "--log-json", *flags,
@@ -111,8 +111,15 @@ class Gateway(ChildProcess):
                     assert self.alive, f"{self.name} ended:\n{self.log[-3000:]}"
                     with contextlib.suppress(aiohttp.ClientConnectorError):  # it starts
                         found = (await self.metrics()).get(name, 0.0)
+                # It is counted by its own word; a moment later it is connected.
+                while state == "ready" and count and not await self._takes_requests():
+                    await asyncio.sleep(0.02)
         except TimeoutError:
             raise AssertionError(f"{found:g} engines {state}, not {count}:\n{self.log}") from None
+
+    async def _takes_requests(self) -> bool:
+        async with aiohttp.ClientSession() as session, session.get(self.url + "/readyz") as answer:
+            return answer.status == 200
 
 
 class Deployment:
@@ -175,7 +182,6 @@ class Deployment:
             for gateway in self.gateways:
                 await gateway.logged("gateway_listening")
                 await gateway.engines("ready", self._num_addresses)
-            await self._all_ready()
         except BaseException:
             await self._end()
             raise
@@ -188,11 +194,6 @@ class Deployment:
         trace: TracebackType | None,
     ) -> None:
         await self._end()
-
-    async def _all_ready(self) -> None:
-        for number in range(len(self.gateways)):
-            while (await self.get("/readyz", gateway=number))[0] != 200:
-                await asyncio.sleep(0.02)
 
     async def _end(self) -> None:
         for process in (*self.gateways, *self.engines):

@@ -21,6 +21,8 @@ from enum import Enum
 from types import TracebackType
 from typing import Protocol
 
+from tests.faults.lasting_port import lasting_port
+
 _LINGER_NOT = struct.pack("ii", 1, 0)
 """SO_LINGER that makes close() a reset."""
 
@@ -171,7 +173,7 @@ class Proxy:
         self.connections: list[Connection] = []
         """Those that are open."""
         self.accepted = 0
-        self.port = 0
+        self.port = lasting_port()
         self._gates = {way: asyncio.Event() for way in Way}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -200,9 +202,8 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def listen(self) -> None:
-        """Accepts connections, at the same port as before."""
+        """Accepts connections, always at the same port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
         """Stops listening: connecting fails at once. Open connections live on."""

@@ -62,7 +62,7 @@ async def routed(d: Deployment, engine: Engine) -> float:
 def test_a_rolling_restart_of_all_engines_cuts_no_stream(model: Path, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Deployment(tmp_path, model=model, engine_flags=["--drain-s", "0.5"]) as d:
-            asked = bodies(20, 1500)
+            asked = bodies(20, 3000)  # they outlast the first engine's restart
             expected = await undisturbed(d, asked)
 
             async def roll() -> None:

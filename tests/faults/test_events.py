@@ -13,10 +13,10 @@ import pytest
 from tests.faults.deployment import Deployment, Engine
 from tests.faults.disturbed_run import disturbed, undisturbed
 from tests.faults.figures import milliseconds, record
+from tests.faults.lasting_port import lasting_port
 from tests.faults.message_proxy import MessageProxy, OnState, unchanged
 from tests.faults.proxy import Proxy, Way
 from tests.faults.workload import Body, bodies, body
-from tests.ports import free_port
 
 from octavo.v1.engine_pb2 import StateUpdate
 
@@ -58,7 +58,7 @@ TAMPERS: list[Tamper] = [lose_every_third, repeat, swap_neighbours, cut_snapshot
 @asynccontextmanager
 async def tampered(model: Path, folder: Path) -> AsyncIterator[tuple[Deployment, MessageProxy]]:
     """One engine with a small pool, so that blocks are evicted, behind the message proxy."""
-    port = free_port()
+    port = lasting_port()
     deployment = Deployment(
         folder,
         model=model,

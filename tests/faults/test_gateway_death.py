@@ -153,9 +153,7 @@ def test_the_same_key_at_two_gateways_is_generated_once(model: Path, tmp_path: P
 def test_a_gateway_that_was_blocked_suspects_nobody(
     stall_s: float, model: Path, tmp_path: Path
 ) -> None:
-    """By its own loop, and by the kernel: heartbeats that it could not read are not held against
-    engines, whose heartbeats are due each second and suspicious after three.
-    """
+    """Stopped by the kernel, and by its own loop: what it could not hear is held against nobody."""
 
     async def scenario() -> None:
         async with Deployment(tmp_path, model=model) as d:

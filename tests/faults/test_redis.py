@@ -297,6 +297,7 @@ def test_a_neighbours_reply_is_never_shown(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.faults
 def test_a_neighbours_answer_is_never_given(tmp_path: Path) -> None:
     """The same for answers under idempotency keys: what does not name its key is none."""
 

@@ -160,6 +160,21 @@ def test_an_exhausted_budget_stops_retries() -> None:
     asyncio.run(scenario())
 
 
+def test_an_engine_that_drains_costs_no_retry() -> None:
+    async def scenario() -> None:
+        drains = OctavoError(DRAINING, retry_after_ms=1000)
+        engines = [FakeEngine(script=lambda _: Script(refuse=drains)), FakeEngine()]
+        async with gateway(*engines) as gw:
+            budget = gw.dispatcher.shared.budget
+            while budget.take():
+                pass
+            for i in range(4):
+                assert await gw.text(prompt(f"{i} abc", max_tokens=3))
+            assert len(engines[0].requests) > 0
+
+    asyncio.run(scenario())
+
+
 def test_a_refusal_for_the_requests_own_fault_is_final() -> None:
     async def scenario() -> None:
         refusal = OctavoError(INVALID_VALUE, param="prompt", reason="is cursed")

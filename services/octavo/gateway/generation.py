@@ -326,8 +326,11 @@ class Generation:
         progress = self._progress
         progress.last_error = error
         self._note_tried()
-        # What was running already waits for an engine; what was not costs a retry of the budget.
-        if progress.lost_at is None and not (self._candidates() and self._shared.budget.take()):
+        # What was running already waits for an engine; what was not costs a retry of the budget,
+        # unless it came to an engine that drains: that one refuses once and says so to all.
+        if progress.lost_at is None and not (
+            self._candidates() and (error.kind is DRAINING or self._shared.budget.take())
+        ):
             raise error
         self._journal.retried(reason)
         self._check_attempts()
