@@ -83,7 +83,7 @@ def bench_attention(dtype: torch.dtype, budget_s: float) -> None:
         pool = torch.randn(len(requests) * width, *page).to(dtype)
         tables = torch.arange(len(pool), dtype=torch.int32).view(len(requests), width)
         starts = torch.tensor([0, *(queries for _, queries in requests)]).cumsum(0).int()
-        qkv = torch.randn(int(starts[-1]), ROW_SIZE).to(dtype)
+        qkv = torch.randn(int(starts[-1]), ROW_SIZE)
         seconds = best_seconds(
             lambda qkv=qkv, pool=pool, tables=tables, starts=starts, requests=requests: (  # type: ignore[misc]
                 paged_attention(
@@ -107,10 +107,10 @@ def bench_attention(dtype: torch.dtype, budget_s: float) -> None:
 def bench_elementwise(dtype: torch.dtype, budget_s: float) -> None:
     """What is bound by memory and by the cost of a call."""
     for rows in (1, 32, 512):
-        x, weight = torch.randn(rows, HIDDEN).to(dtype), torch.ones(HIDDEN).to(dtype)
+        x, weight = torch.randn(rows, HIDDEN), torch.ones(HIDDEN).to(dtype)
         residual = torch.zeros(rows, HIDDEN)
-        gate_up = torch.randn(rows, 2 * INNER).to(dtype)
-        qkv = torch.randn(rows, ROW_SIZE).to(dtype)
+        gate_up = torch.randn(rows, 2 * INNER)
+        qkv = torch.randn(rows, ROW_SIZE)
         table = torch.randn(rows, HEAD_DIM)
         positions = torch.arange(rows)
         pool = torch.zeros(
@@ -123,7 +123,10 @@ def bench_elementwise(dtype: torch.dtype, budget_s: float) -> None:
                 lambda x=x, w=weight, r=residual: rms_norm(x, w, eps=1e-5, residual=r),  # type: ignore[misc]
                 2 * x.nbytes + 2 * residual.nbytes,
             ),
-            "silu_mul": (lambda g=gate_up: silu_mul(g), gate_up.nbytes * 3 // 2),  # type: ignore[misc]
+            "silu_mul": (
+                lambda g=gate_up: silu_mul(g, dtype=dtype),  # type: ignore[misc]
+                gate_up.nbytes + gate_up.numel() // 2 * dtype.itemsize,
+            ),
             "rope_kv_write": (
                 lambda q=qkv, p=pool, t=table, i=positions: rope_kv_write(  # type: ignore[misc]
                     q, p, 0, rope_table=t, positions=i, slots=i

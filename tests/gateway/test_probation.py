@@ -42,13 +42,13 @@ def test_who_waits_is_woken_when_somebody_leaves() -> None:
         async with asyncio.timeout(5):
             await waiting
         await probation.changed(0.001)  # nobody leaves: it returns all the same
-        waiting = [asyncio.create_task(probation.changed(0.05)) for _ in range(2)]
+        two = [asyncio.create_task(probation.changed(0.05)) for _ in range(2)]
         await asyncio.sleep(0)
         probation.enter("a", "r2", 0.0)
         probation.leave("a", "r2")
-        done, _ = await asyncio.wait(waiting, return_when="FIRST_COMPLETED")
-        assert done == {waiting[0]}, "there is one place"
-        await asyncio.wait(waiting)
+        done, _ = await asyncio.wait(two, return_when="FIRST_COMPLETED")
+        assert done == {two[0]}, "there is one place"
+        await asyncio.wait(two)
 
     asyncio.run(scenario())
 

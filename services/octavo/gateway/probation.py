@@ -84,9 +84,13 @@ class Probation:
         """Waits for its turn after somebody has left, for so long at most."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await turn
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await turn
+        finally:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
 
     def _wake_next(self) -> None:
         """Lets the one look again that has waited longest: there is one place."""
