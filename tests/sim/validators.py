@@ -195,16 +195,19 @@ def _is_poison(history: History, request_id: str) -> bool:
 
 
 def _check_budget(history: History) -> None:
-    """Second attempts of what no death or drain has hit are a tenth of the requests, and a few."""
+    """Second attempts are a tenth of the requests, and a few; not what a death or a drain costs."""
+    drained = {target for _, kind, target in history.faults if kind == "drain"}
     extra, requests = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for request_id, entries in history.sent.items():
-        last: dict[tuple[str, int, int], Sent] = {}
+        tries: dict[tuple[str, int, int], list[Sent]] = {}
         for sent in entries:
-            last[sent.gateway, sent.life, sent.attempt // ATTEMPTS_PER_TRY] = sent
-        for (gateway, life, _), sent in last.items():
+            key = sent.gateway, sent.life, sent.attempt // ATTEMPTS_PER_TRY
+            tries.setdefault(key, []).append(sent)
+        for (gateway, life, _), attempts in tries.items():
             requests[gateway, life] += 1
-            if not sent.deaths and not history.handovers[request_id]:
-                extra[gateway, life] += sent.attempt % ATTEMPTS_PER_TRY
+            if not attempts[-1].deaths and not history.handovers[request_id]:
+                before = (s.engine.partition(":")[0] for s in attempts[:-1])
+                extra[gateway, life] += sum(engine not in drained for engine in before)
     for process, count in extra.items():
         allowed = retry_budget.MINIMUM + retry_budget.SHARE * requests[process]
         history.check(count <= allowed, "G7", f"{process}: {count} retries of {requests[process]}")
