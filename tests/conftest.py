@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType
+
+# The reference implementations wait as the engine does: see docs/performance.md.
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 PICKLE_ALLOWED: dict[str, str] = {}
 """Module that may unpickle, and why; empty as long as nobody has to."""
