@@ -253,12 +253,13 @@ class Replica:
     def _heard(self, update: engine_pb2.SessionUpdate) -> None:
         """Counts as a sign of life unless work waits and no step was made: that is stuck, too.
 
-        The first message only says who answers: it may come from a process that does not step.
+        The first message only says who answers: it may come from a process that does not step, so
+        it clears no suspicion.
         """
-        if self.heard_in_session and (update.step != self._step or not update.oldest_runnable_ms):
+        first, self.heard_in_session = not self.heard_in_session, True
+        if first or update.step != self._step or not update.oldest_runnable_ms:
             self._silence.heard()
-            self.suspected = False
-        self.heard_in_session = True
+            self.suspected = self.suspected and first
         self._step = update.step
 
     def _close_session(self, reason: str, loss: Loss = Loss.BROKEN) -> None:
