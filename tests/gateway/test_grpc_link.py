@@ -20,6 +20,8 @@ def test_streams_carry_the_bytes_of_the_contract() -> None:
         session = link.open_session()
         request = engine_pb2.GenerateRequest(request_id="a", max_tokens=1)
         request.token_ids.ids.append(5)
+        greeting = engine_pb2.SessionUpdate.FromString(await session.recv() or b"")
+        assert greeting == engine_pb2.SessionUpdate(epoch=1)
         await session.send(engine_pb2.SessionRequest(generate=[request]).SerializeToString())
         update = engine_pb2.SessionUpdate.FromString(await session.recv() or b"")
         assert update.accepted[0].attempt_ref.request_id == "a"

@@ -82,6 +82,7 @@ def test_an_engine_forgets_a_gateway_that_vanished_within_ten_seconds() -> None:
         link = SimLink(net, "gw0", "e0", PORT)
         session, state = link.open_session(), link.open_state()
         await state.recv()
+        await session.recv()
         await asyncio.sleep(0.1)
         assert (len(shell._sinks), len(shell.feed._subscribers)) == (1, 1)
         net.pause_host("gw0")
@@ -126,6 +127,7 @@ def test_a_server_that_stops_breaks_its_calls_off_and_listens_no_more() -> None:
         link = SimLink(net, "gw0", "e0", PORT)
         state, session = link.open_state(), link.open_session()
         await state.recv()
+        await session.recv()
         stop()
         for stream in (state, session):
             with pytest.raises(LinkLostError, match="reset"):

@@ -22,7 +22,7 @@ from octavo.engine.server import EngineServer
 from octavo.engine.session import EngineShell, Loaded
 from octavo.engine.spans import RequestSpans
 from octavo.gateway.grpc_link import GrpcLink
-from octavo.gateway.link import EngineLink, LinkLostError
+from octavo.gateway.link import Duplex, EngineLink, LinkLostError
 from octavo.runtime.chat_template import ChatTemplate
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
@@ -178,9 +178,16 @@ async def loading(peer: Peer) -> list[str]:
     return early + state
 
 
+async def greeted(peer: Peer) -> Duplex:
+    """Opens a session and reads the engine's greeting."""
+    session = peer.link.open_session()
+    assert await session.recv() is not None
+    return session
+
+
 async def kill(peer: Peer) -> list[str]:
     await ready(peer)
-    state, session = peer.link.open_state(), peer.link.open_session()
+    state, session = peer.link.open_state(), await greeted(peer)
     await session.send(NAMELESS)
     seen = [await outcome(s.recv()) for s in (state, session)]
     peer.kill()
@@ -194,7 +201,7 @@ async def kill(peer: Peer) -> list[str]:
 
 
 async def quiet(peer: Peer) -> list[str]:
-    session = peer.link.open_session()
+    session = await greeted(peer)
     reading = asyncio.create_task(outcome(session.recv()))
     await asyncio.sleep(1.2)
     seen = ["ended" if reading.done() else "quiet"]
@@ -204,7 +211,7 @@ async def quiet(peer: Peer) -> list[str]:
 
 async def clean_end(peer: Peer) -> list[str]:
     await ready(peer)
-    session = peer.link.open_session()
+    session = await greeted(peer)
     await session.send(b"\xff\xff not protobuf")
     seen = [await outcome(session.recv()) for _ in range(3)]
     seen.append(await outcome(session.send(NAMELESS)))
@@ -216,7 +223,7 @@ async def clean_end(peer: Peer) -> list[str]:
 
 async def silent(peer: Peer) -> list[str]:
     await ready(peer)
-    state, session = peer.link.open_state(), peer.link.open_session()
+    state, session = peer.link.open_state(), await greeted(peer)
     await session.send(NAMELESS)
     seen = [await outcome(s.recv()) for s in (state, session)]
     peer.stop()
@@ -233,7 +240,7 @@ async def silent_for_a_moment(peer: Peer) -> list[str]:
     await ready(peer)
     state = peer.link.open_state()
     seen = [await outcome(state.recv())]
-    session = peer.link.open_session()
+    session = await greeted(peer)
     peer.stop()
     await session.send(NAMELESS)
     reading = asyncio.create_task(outcome(session.recv()))
@@ -245,7 +252,7 @@ async def silent_for_a_moment(peer: Peer) -> list[str]:
 
 async def cancelled_reader(peer: Peer) -> list[str]:
     await ready(peer)
-    state, session = peer.link.open_state(), peer.link.open_session()
+    state, session = peer.link.open_state(), await greeted(peer)
     await session.send(NAMELESS)
     seen = [await outcome(s.recv()) for s in (state, session)]
     reading = asyncio.create_task(session.recv())
@@ -265,7 +272,7 @@ async def cancelled_reader(peer: Peer) -> list[str]:
 
 async def closed_here(peer: Peer) -> list[str]:
     await ready(peer)
-    state, session = peer.link.open_state(), peer.link.open_session()
+    state, session = peer.link.open_state(), await greeted(peer)
     await session.send(NAMELESS)
     seen = [await outcome(s.recv()) for s in (state, session)]
     readings = [asyncio.create_task(outcome(s.recv())) for s in (state, session)]
@@ -284,7 +291,7 @@ async def closed_here(peer: Peer) -> list[str]:
 
 async def link_closed(peer: Peer) -> list[str]:
     await ready(peer)
-    state, session = peer.link.open_state(), peer.link.open_session()
+    state, session = peer.link.open_state(), await greeted(peer)
     seen = [await outcome(state.recv())]
     readings = [asyncio.create_task(outcome(s.recv())) for s in (state, session)]
     await asyncio.sleep(0.1)
