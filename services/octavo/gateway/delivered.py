@@ -53,7 +53,7 @@ class Delivered:
     @property
     def complete(self) -> bool:
         """Whether every choice has ended."""
-        return not self.unfinished
+        return all(c.finish_reason for c in self._choices)
 
     @property
     def unfinished(self) -> set[int]:

@@ -35,7 +35,7 @@ class Reader:
         self._answer = answer
         self._prompt = prompt
         self._inbox = deque(kept)
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
 
     @property
     def route(self) -> Route | None:
@@ -53,11 +53,8 @@ class Reader:
                 if self._answer.error is not None:
                     raise self._answer.error
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            self._news.clear()
+            await self._news.wait()
         return engine_pb2.Delta.FromString(self._inbox.popleft())
 
     def extend(self, deltas: Sequence[bytes]) -> None:
@@ -67,8 +64,7 @@ class Reader:
 
     def wake(self) -> None:
         """Lets the reader look again."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._news.set()
 
     def fail(self, error: OctavoError) -> None:
         """Nothing to do: what ails one client is not the generation's business."""
