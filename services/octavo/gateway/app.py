@@ -188,8 +188,8 @@ class App:
                 created = int(self._env.wall())
                 context = Context.of(scope, id=state.id, created=created, ignored=ignored)
                 plan = await planner(honoured, self._fleet, context)
-                late_at = _late_at(plan)
-                plan, opener = await self._opener(plan, key, body, late_at, inside)
+                bounds = TimeBounds(plan.calls[0].request, asyncio.get_running_loop().time())
+                plan, opener = await self._opener(plan, key, body, bounds, inside)
             except OctavoError as error:
                 self._dispatcher.refused(error, id=state.id, endpoint=endpoint)
                 raise
@@ -200,7 +200,7 @@ class App:
                 opener,
                 receive,
                 state.send,
-                late_at=late_at,
+                bounds=bounds,
                 heartbeat_s=self._config.heartbeat_s,
                 on_running=hold,
             )
@@ -217,7 +217,7 @@ class App:
         plan: Plan,
         key: str,
         body: JsonObject,
-        late_at: float | None,
+        bounds: TimeBounds,
         inside: ExitStack,
     ) -> tuple[Plan, Open]:
         """Returns the plan, or that of the key's first request, and how to read its answer."""
@@ -227,12 +227,12 @@ class App:
         fingerprint = fingerprint_of(plan.endpoint, body, num_prompts=len(plan.calls))
         digest = key_digest("", key)
         try:
-            async with asyncio.timeout_at(late_at):
+            async with asyncio.timeout_at(bounds.late_at):
                 joined = await self._once.join(
                     digest, fingerprint, plan.calls, id=context.id, created=context.created
                 )
         except TimeoutError as error:
-            raise plan.too_late() from error
+            raise bounds.exceeded() from error
         inside.callback(joined.close)
         first = joined.identity
         plan = plan.under(id=first.id, created=first.created, replayed=joined.replayed)
@@ -268,13 +268,6 @@ class _Sending:
             if self.extra:
                 message = {**message, "headers": [*message["headers"], *self.extra]}
         await self._send(message)
-
-
-def _late_at(plan: Plan) -> float | None:
-    """Returns the loop's time at which nobody waits for the answer any more; None: no deadline."""
-    loop = asyncio.get_running_loop()
-    overdue_s = TimeBounds(plan.calls[0].request, loop.time()).overdue_s
-    return None if overdue_s is None else loop.time() + overdue_s
 
 
 def _is_low(honoured: dict[str, Any]) -> bool:

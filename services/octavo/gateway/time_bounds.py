@@ -28,6 +28,11 @@ class TimeBounds:
         """Seconds after arrival when nobody need be waited for any more; None: no deadline."""
         return self._remaining_ms / 1000 + OVERDUE_S if self._remaining_ms else None
 
+    @property
+    def late_at(self) -> float | None:
+        """The time from which on nobody need be waited for; None: no deadline."""
+        return None if self.overdue_s is None else self._arrived + self.overdue_s
+
     def exceeded(self) -> OctavoError:
         """Returns what a caller is told whose deadline is over."""
         return OctavoError(DEADLINE_EXCEEDED, limit_ms=self._remaining_ms)

@@ -28,6 +28,7 @@ from octavo.gateway.api.plan import Plan
 from octavo.gateway.api.running import Open, Running
 from octavo.gateway.api.tally import Tally
 from octavo.gateway.api.whole import whole_answer
+from octavo.gateway.time_bounds import TimeBounds
 from octavo.v1.errors import ENGINE_FAILURE, OctavoError
 
 HOLD_S: Final = 10.0
@@ -40,7 +41,7 @@ async def answer(
     receive: Receive,
     send: Send,
     *,
-    late_at: float | None,
+    bounds: TimeBounds,
     heartbeat_s: float,
     on_running: Callable[[Running], None],
 ) -> None:
@@ -51,14 +52,14 @@ async def answer(
         open: opens the generation of a prompt.
         receive: tells when the client leaves.
         send: takes the answer.
-        late_at: the loop's time from which on nobody waits for it; None: no deadline.
+        bounds: of this client's request, told the loop's time.
         heartbeat_s: silence after which a stream gets a comment.
         on_running: takes note of what holds the answer's buffers.
 
     Raises:
         OctavoError: nothing was sent yet, so that the caller answers with the error.
     """
-    async with Running(plan, open, receive, late_at=late_at) as running:
+    async with Running(plan, open, receive, bounds=bounds) as running:
         on_running(running)
         if plan.stream:
             await _stream(plan, running, send, heartbeat_s=heartbeat_s)

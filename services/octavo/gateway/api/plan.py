@@ -11,7 +11,6 @@ from octavo.gateway.dispatch import Call
 from octavo.gateway.endpoints import ServedModel
 from octavo.gateway.fleet import Fleet
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import DEADLINE_EXCEEDED, OctavoError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +77,6 @@ class Plan:
     def public_id(self) -> str:
         """The `id` of the answer."""
         return f"{'chatcmpl' if self.endpoint == 'chat' else 'cmpl'}-{self.context.id}"
-
-    def too_late(self) -> OctavoError:
-        """Returns what a client is told whose deadline is over."""
-        return OctavoError(DEADLINE_EXCEEDED, limit_ms=self.calls[0].request.remaining_ms)
 
     def prompt_ids(self, prompt: int) -> list[int]:
         """Returns a prompt's ids."""

@@ -16,7 +16,7 @@ import structlog
 from octavo.gateway.api.body import Receive
 from octavo.gateway.api.plan import Plan
 from octavo.gateway.routing import Route
-from octavo.gateway.time_bounds import OVERDUE_S
+from octavo.gateway.time_bounds import OVERDUE_S, TimeBounds
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import INTERNAL, SLOW_CLIENT, OctavoError
 
@@ -54,9 +54,7 @@ Open = Callable[[int], Awaitable[Stream]]
 class Running:
     """An async context in which a plan's calls run; leaving it cancels what has not ended."""
 
-    def __init__(
-        self, plan: Plan, open: Open, receive: Receive, *, late_at: float | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, open: Open, receive: Receive, *, bounds: TimeBounds) -> None:
         self.generations: list[Stream | None] = [None] * len(plan.calls)
         self.error: OctavoError | None = None
         """The first thing that went wrong."""
@@ -65,7 +63,7 @@ class Running:
         self._plan = plan
         self._open = open
         self._receive = receive
-        self._late_at = late_at
+        self._bounds = bounds
         self._timer: asyncio.TimerHandle | None = None
         self._num_open = len(plan.calls)
         self._deltas: list[tuple[int, engine_pb2.Delta]] = []
@@ -77,9 +75,9 @@ class Running:
     async def __aenter__(self) -> Running:
         self._tasks = [asyncio.create_task(self._move(i)) for i in range(len(self._plan.calls))]
         self._tasks.append(asyncio.create_task(self._watch()))
-        if self._late_at is not None:
+        if (late_at := self._bounds.late_at) is not None:
             # Usually the generation ends by itself; an answer shared by key has its own time.
-            at = self._late_at + OVERDUE_S
+            at = late_at + OVERDUE_S
             self._timer = asyncio.get_running_loop().call_at(at, self._too_late)
         return self
 
@@ -142,7 +140,7 @@ class Running:
         return deltas
 
     def _too_late(self) -> None:
-        self.error = self.error or self._plan.too_late()
+        self.error = self.error or self._bounds.exceeded()
         self._wake()
 
     def _wake(self) -> None:
