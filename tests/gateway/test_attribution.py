@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.gateway.asking import seeded
 from tests.gateway.fake_engine import FakeEngine
-from tests.gateway.harness import gateway, prompt, until
+from tests.gateway.harness import gateway, until
 from tests.gateway.script import Script
 
 from octavo.gateway.dispatch import Generation, ResumePolicy
@@ -13,10 +14,6 @@ from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.errors import ENGINE_FAILURE, OctavoError
 
 Choose = Callable[[engine_pb2.GenerateRequest], Script]
-
-
-def seeded(text: str, **fields: object) -> engine_pb2.GenerateRequest:
-    return prompt(text, sampling=engine_pb2.Sampling(seed=5), **fields)
 
 
 async def outcome(generation: Generation) -> str:
