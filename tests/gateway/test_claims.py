@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 from tests.gateway.test_redis_store import command
 from tests.gateway.valkey import Valkey
 
-from octavo.gateway import claims as module
 from octavo.gateway.claims import Claim, Claims
 from octavo.gateway.idempotency import Entry, Identity, encode, fingerprint_of, key_digest
 from octavo.gateway.metrics import GatewayMetrics
@@ -24,18 +23,7 @@ PRINT = fingerprint_of("chat", {"a": 1}, num_prompts=1)
 DELTAS = ((b"one", b"two"),)
 
 
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    server = Valkey(tmp_path_factory.mktemp("valkey"))
-    yield server
-    server.stop()
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEASE_S", 1)
-    monkeypatch.setattr(module, "RENEW_S", 0.2)
-    monkeypatch.setattr(module, "POLL_S", 0.02)
+pytestmark = pytest.mark.usefixtures("quick_claims")
 
 
 class Gateway:

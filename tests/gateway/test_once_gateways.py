@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from tests.gateway.harness import until
 from tests.gateway.script import Script
 from tests.gateway.valkey import Valkey
 
-from octavo.gateway import claims
 from octavo.gateway.admission import Admission
 from octavo.gateway.api.events import KEEP_ALIVE
 from octavo.gateway.app import build_app
@@ -33,18 +32,7 @@ NUM_TOKENS = 20
 STREAM: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    server = Valkey(tmp_path_factory.mktemp("valkey"))
-    yield server
-    server.stop()
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "LEASE_S", 1)
-    monkeypatch.setattr(claims, "RENEW_S", 0.2)
-    monkeypatch.setattr(claims, "POLL_S", 0.02)
+pytestmark = pytest.mark.usefixtures("quick_claims")
 
 
 class Served:

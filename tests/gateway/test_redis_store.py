@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,13 +8,6 @@ from tests.gateway.valkey import Valkey
 from octavo.gateway.redis_store import FIRST_REST_S, LAST_REST_S, Breaker, RedisStore
 from octavo.gateway.store import Item, StoreUnavailableError
 from octavo.v1.errors import OctavoError
-
-
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    server = Valkey(tmp_path_factory.mktemp("valkey"))
-    yield server
-    server.stop()
 
 
 async def command(valkey: Valkey, *words: str) -> object:
