@@ -158,10 +158,12 @@ async def soak(d: Deployment, redis: Proxy, target: Path) -> None:
     asked = [body(i, 60 + 20 * (i % 12)) for i in range(30)]
     run = Soak(d, redis, asked, await undisturbed(d, asked))
     workers = [asyncio.create_task(run.load(i)) for i in range(CONCURRENCY)]
-    await asyncio.sleep(min(30.0, SOAK_S / 4))  # warm-up: caches and arenas get their size
+    rng = random.Random(int(SOAK_S))
+    # Warm-up, with faults: caches, arenas and what only failures use get their size.
+    await run.break_things(min(300.0, SOAK_S / 4), rng)
     before_bytes = await quiet_rss(d)
     tasks_before, descriptors_before = await held(d.gateway, target)
-    await run.break_things(SOAK_S, random.Random(int(SOAK_S)))
+    await run.break_things(SOAK_S, rng)
     after_bytes = await quiet_rss(d)
     run.stop()
     await asyncio.gather(*workers)
