@@ -19,7 +19,7 @@ from octavo.v1 import errors
 from octavo.v1.errors import CATALOGUE
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOTS = ("services", "kernels", "proto")
+ROOTS = ("services", "operator", "kernels", "proto")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 VAGUE = {"utils", "util", "helpers", "common", "misc", "types"}

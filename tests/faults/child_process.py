@@ -25,7 +25,7 @@ def _bound() -> list[str]:
 
 def environ(extra: Mapping[str, str]) -> dict[str, str]:
     """Returns this environment, with the way to our sources."""
-    folders = [ROOT, *(ROOT / name for name in ("services", "kernels", "proto"))]
+    folders = [ROOT, *(ROOT / name for name in ("services", "operator", "kernels", "proto"))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), **extra}
 
 

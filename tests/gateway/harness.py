@@ -131,7 +131,7 @@ async def gateway(
 @asynccontextmanager
 async def engine_process() -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """A fake engine in a process of its own, and its address."""
-    paths = [ROOT, *(ROOT / folder for folder in ("services", "kernels", "proto"))]
+    paths = [ROOT, *(ROOT / folder for folder in ("services", "operator", "kernels", "proto"))]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(ROOT / "tests/gateway/fake_engine.py"),

@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 async def start(*flags: str) -> Process:
-    roots = [ROOT / folder for folder in ("services", "kernels", "proto")]
+    roots = [ROOT / folder for folder in ("services", "operator", "kernels", "proto")]
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(map(str, roots))}
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "octavo.gateway", "--redis", "", *flags),

@@ -28,7 +28,7 @@ from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 
 ROOT = Path(__file__).parents[2]
-PATHS = [ROOT, *(ROOT / folder for folder in ("services", "kernels", "proto"))]
+PATHS = [ROOT, *(ROOT / folder for folder in ("services", "operator", "kernels", "proto"))]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": ":".join(map(str, PATHS))}
 LOADING_FOR_S = 0.3
 

@@ -256,7 +256,7 @@ def trace_of(seed: int) -> str:
 
 def test_a_seed_gives_one_trace_in_processes_with_other_hash_seeds() -> None:
     code = "from tests.sim.test_loop import trace_of; print(*map(trace_of, range(4)))"
-    paths = [ROOT, *(ROOT / folder for folder in ("services", "kernels", "proto"))]
+    paths = [ROOT, *(ROOT / folder for folder in ("services", "operator", "kernels", "proto"))]
     environment = {**os.environ, "PYTHONPATH": ":".join(map(str, paths))}
     traces = [
         subprocess.run(

@@ -1,0 +1,1 @@
+"""The operator: turns InferenceServices into engine pods and tells how they are."""

@@ -1,0 +1,1 @@
+"""The loader: brings a model's files to a volume, whole or not at all."""
