@@ -1,4 +1,5 @@
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,6 +66,38 @@ def test_a_frozen_server_costs_its_deadline_once_and_then_nothing(valkey: Valkey
             valkey.thaw()
         await asyncio.sleep(FIRST_REST_S)
         assert await store.get("a") == b"one"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_claim_waits_no_longer_for_a_frozen_server(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        store = RedisStore(valkey.url)
+        await store.put_many([Item("a", b"one", 50)])
+        valkey.freeze()
+        try:
+            started = loop.time()
+            with pytest.raises(StoreUnavailableError):
+                await store.put_if_absent(Item("b", b"two", 50))
+            assert loop.time() - started < 0.2
+        finally:
+            valkey.thaw()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_stall_of_this_process_is_not_held_against_the_server(valkey: Valkey) -> None:
+    async def scenario() -> None:
+        store = RedisStore(valkey.url)
+        await store.put_many([Item("a", b"one", 50)])
+        reading = asyncio.create_task(store.get("a"))
+        await asyncio.sleep(0)  # it has asked
+        time.sleep(0.2)  # four times its deadline, while the answer comes in
+        assert await reading == b"one"
+        assert not store.breaker.is_open
         await store.close()
 
     asyncio.run(scenario())

@@ -1,8 +1,8 @@
 """Store over Redis or Valkey: the only module of the gateway that knows the redis client.
 
-A read has 50 ms and no retries: the client's own defaults are 5 s and ten. Writes, and reads that
-decide on them, have a little more. After a failure a breaker leaves the server alone for a while,
-so that an outage costs its callers nothing.
+What a request waits for has 50 ms and no retries: the client's own defaults are 5 s and ten. Writes
+behind its back have a little more. After a failure a breaker leaves the server alone for a while, so
+that an outage costs its callers nothing.
 """
 
 from __future__ import annotations
@@ -47,6 +47,24 @@ def _heeding_cancel() -> Iterator[None]:
     finally:
         if task.cancelling() > before:
             raise asyncio.CancelledError
+
+
+@contextlib.asynccontextmanager
+async def _deadline(seconds: float) -> AsyncGenerator[None, None]:
+    """A timeout that does not count the time for which this process's own loop stood still."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    async with asyncio.timeout(None) as scope:
+
+        def due() -> None:
+            late = loop.time() - end
+            scope.reschedule(loop.time() + late)
+
+        timer = loop.call_at(end, due)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 class Breaker:
@@ -113,7 +131,7 @@ class RedisStore:
         async with self._turn(WAIT_S):
             try:
                 async with (
-                    asyncio.timeout(WRITE_DEADLINE_S),
+                    _deadline(WRITE_DEADLINE_S),
                     self._client.pipeline(transaction=False) as pipe,
                 ):
                     for item in items:
@@ -134,22 +152,24 @@ class RedisStore:
         """See Store."""
         failpoint("store.write")
         words = ("SET", item.key, item.value, "NX", "EX", item.ttl_s)
-        return bool(await self._ask(*words, patient=True))
+        return bool(await self._ask(*words))
 
     async def renew(self, key: str, ttl_s: int) -> bool:
         """See Store."""
         failpoint("store.write")
-        return bool(await self._ask("EXPIRE", key, ttl_s, patient=True))
+        return bool(await self._ask("EXPIRE", key, ttl_s, deadline_s=WRITE_DEADLINE_S))
 
     async def close(self) -> None:
         """See Store."""
         await self._client.aclose(close_connection_pool=True)
 
-    async def _ask(self, *words: str | bytes | int, patient: bool) -> object:
+    async def _ask(
+        self, *words: str | bytes | int, patient: bool = True, deadline_s: float = DEADLINE_S
+    ) -> object:
         """Runs one short command."""
         async with self._turn(WAIT_S if patient else DEADLINE_S):
             try:
-                async with asyncio.timeout(WRITE_DEADLINE_S if patient else DEADLINE_S):
+                async with _deadline(deadline_s):
                     with _heeding_cancel():
                         value: object = await self._client.execute_command(*words)  # type: ignore[no-untyped-call]
             except ResponseError as error:

@@ -33,7 +33,7 @@ class Store(Protocol):
 
         Args:
             key: what it was put under.
-            patient: allow it the time of a write; for what is decided on it more depends.
+            patient: let it wait longer for its turn; for what is decided on it more depends.
         """
         ...
 
