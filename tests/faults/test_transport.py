@@ -7,6 +7,7 @@ transport sees nothing, the heartbeat above it must.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -306,6 +307,38 @@ def test_streams_survive_the_partition_of_an_engine(
             await d.idle(30)
 
     netns.run_apart(scenario)
+
+
+def kill_sockets(port: int) -> int:
+    """Has the kernel end all connections to a port of this machine; returns how many ends."""
+    command = ["ss", "--kill", "--no-header", "-tn", "state", "established", "dport", f"= :{port}"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=10)
+    return len(done.stdout.splitlines())
+
+
+@pytest.mark.faults
+def test_streams_survive_the_loss_of_their_socket(model: Path, tmp_path: Path) -> None:
+    """Both processes live on: only the connection between them is gone."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path, model=model) as d:
+            asked = bodies(20, 1500)
+            expected = await undisturbed(d, asked)
+            killed = 0
+
+            async def kill() -> None:
+                nonlocal killed
+                killed = kill_sockets(d.engines[0].port)
+
+            run = await disturbed(d, asked, expected, kill, after_s=0.1)
+            assert killed, "the kernel ends no sockets"
+            assert run.wrong == []
+            pauses = milliseconds(run.pauses_s(d.engines[0].address))
+            record("socket_killed", streams=len(asked), pause_ms=pauses)
+            await d.gateway.engines("ready", 2)
+            await d.idle(30)
+
+    asyncio.run(scenario())
 
 
 class Window:

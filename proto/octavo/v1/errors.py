@@ -32,7 +32,7 @@ class ErrorKind:
     type: str = "invalid_request_error"
     """The `type` of OpenAI's error body."""
     exit_code: int = 5
-    """Exit status of a command: 1 negative, 2 usage, 3 cannot reach, 4 does not fit, 5 internal."""
+    """Exit status: 1 negative, 2 usage, 3 cannot reach, 4 does not fit, 5 internal, 71, 72 device."""
 
 
 _SERVER = "server_error"
@@ -227,6 +227,22 @@ BAD_USAGE: Final = ErrorKind(
     message="{reason}",
     help="{command} --help says what it takes",
     exit_code=2,
+)
+DEVICE_FAILED: Final = ErrorKind(
+    code="OCT-1220",
+    name="device_failed",
+    status=500,
+    message="the device computes nothing more for this process: {reason}",
+    help="a new process can use it again; its requests go on elsewhere",
+    exit_code=71,
+)
+DEVICE_LOST: Final = ErrorKind(
+    code="OCT-1221",
+    name="device_lost",
+    status=500,
+    message="the device is lost or its memory is damaged: {reason}",
+    help="reset or replace the device before anything is started on it again",
+    exit_code=72,
 )
 
 MODEL_LOADING: Final = ErrorKind(

@@ -83,5 +83,9 @@ class Runner(Protocol):
     """Turns a step into tokens: torch in production, a pure function in simulation."""
 
     def run(self, step: StepInput) -> StepOutput:
-        """Computes the step. An exception means that nothing of it may be published."""
+        """Computes the step. An exception means that nothing of it may be published.
+
+        Raises:
+            DeviceError: no step can be computed any more.
+        """
         ...

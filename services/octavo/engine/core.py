@@ -17,6 +17,7 @@ from octavo.engine import delta as deltas
 from octavo.engine.batch import Logprobs, Row, Runner, Sampled, StepInput, StepOutput
 from octavo.engine.cost import CostModel
 from octavo.engine.detokenizer import Detokenizer
+from octavo.engine.device_error import DeviceError
 from octavo.engine.intake import Model, build_requests
 from octavo.engine.metrics import EngineMetrics
 from octavo.engine.request import FinishReason, Request, RequestId
@@ -202,6 +203,8 @@ class EngineCore:
             for row in step.rows:
                 failpoint("engine.row", row.token_ids)
             output = self._runner.run(step)
+        except DeviceError:
+            raise  # nobody's fault, and no next step would do better
         except Exception:
             culprits = self.scheduler.fail(step)
             log.exception("step_failed", rows=len(step.rows), culprits=len(culprits))

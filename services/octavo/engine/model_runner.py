@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from octavo.engine.batch import Logprobs, Row, SampleSpec, StepInput, StepOutput
+from octavo.engine.device_error import DeviceError
 from octavo.engine.models.checkpoint import Checkpoint
 from octavo.engine.models.llama import Llama, Ragged
 from octavo.engine.sampler import Sampler
@@ -94,9 +95,16 @@ class ModelRunner:
         positions = min(num_blocks * self._block_tokens, self._model.config.max_position)
         self._model.reserve_positions(positions)
 
-    @torch.inference_mode()
     def run(self, step: StepInput) -> StepOutput:
-        """Computes a step: copies, all tokens in one pass, then the logits that are wanted."""
+        """Computes a step; raises DeviceError when the device is of no more use."""
+        try:
+            return self._compute(step)
+        except torch.AcceleratorError as error:
+            raise DeviceError(str(error)) from error
+
+    @torch.inference_mode()
+    def _compute(self, step: StepInput) -> StepOutput:
+        """Copies, all tokens in one pass, then the logits that are wanted."""
         copy_blocks(self.pool, step.copies)
         if not step.rows:
             return StepOutput()

@@ -1,8 +1,8 @@
 """Store over Redis or Valkey: the only module of the gateway that knows the redis client.
 
-What a request waits for has 50 ms and no retries: the client's own defaults are 5 s and ten. Writes
-behind its back have a little more. After a failure a breaker leaves the server alone for a while, so
-that an outage costs its callers nothing.
+What a request waits for has 50 ms and no retries: the client's own defaults are 5 s and ten.
+Writes behind its back have a little more. After a failure a breaker leaves the server alone for a
+while, so that an outage costs its callers nothing.
 """
 
 from __future__ import annotations
