@@ -7,12 +7,14 @@ PYTHON ?= python3
 ARGS ?=
 # Of `make sim`: the seeds to run.
 SEEDS ?= 0-199
+# Of `make cluster-up` and `make cluster-down`: control-plane or node.
+SIZE ?= control-plane
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test sim sim-mutants faults check fmt bench docs lock clean
+.PHONY: help setup serve chat test sim sim-mutants faults check fmt bench docs lock cluster-up cluster-down clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(READY): requirements.txt requirements-model.txt pyproject.toml tools/setup.py tools/hatch_build.py
 	@$(PYTHON) tools/setup.py
@@ -41,7 +43,7 @@ sim-mutants: setup  ## prove that the simulation finds each planted bug
 	@$(BIN)/python -m tests.sim.mutants $(ARGS)
 
 check: setup  ## format, lint, types, import rules, generated docs, house rules
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy && $(BIN)/python tools/gen_docs.py --check && $(BIN)/pytest -q tests/test_layout.py
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy && $(BIN)/python tools/gen_docs.py --check && $(BIN)/python -m tools.gen_chart --check && $(BIN)/pytest -q tests/test_layout.py
 
 fmt: setup  ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
@@ -49,11 +51,17 @@ fmt: setup  ## format and fix what can be fixed
 bench: setup  ## measure the running server (ARGS="--help" says what)
 	@$(BIN)/python -m bench $(ARGS)
 
-docs: setup  ## write the generated pages of docs/
-	@$(BIN)/python tools/gen_docs.py
+docs: setup  ## write the generated parts of docs/ and charts/
+	@$(BIN)/python tools/gen_docs.py && $(BIN)/python -m tools.gen_chart
 
 lock: setup  ## pin the newest versions that pyproject.toml allows (ARGS=--upgrade)
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --universal --python-version 3.11 -o requirements.txt --quiet $(ARGS)
+
+cluster-up: setup  ## a Kubernetes to play with (SIZE=node: with pods that run)
+	@$(BIN)/python -m tests.cluster up --size $(SIZE)
+
+cluster-down: setup  ## end it, and what a killed one left
+	@$(BIN)/python -m tests.cluster down --size $(SIZE)
 
 clean:  ## remove .venv, stubs and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist && find proto -name '*_pb2*' -delete && find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,14 @@ import os
 import sys
 from types import FrameType
 
+from tests.cluster.fixture import (  # noqa: F401  (fixtures, and the hook that builds for them)
+    cluster,
+    control_plane,
+    namespace,
+    node,
+    pytest_collection_finish,
+)
+
 # The reference implementations wait as the engine does: see docs/performance.md.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 

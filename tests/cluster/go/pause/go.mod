@@ -1,0 +1,3 @@
+module octavo.dev/tests/pause
+
+go 1.24.0

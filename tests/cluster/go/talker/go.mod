@@ -1,0 +1,3 @@
+module octavo.dev/tests/talker
+
+go 1.24.0
