@@ -6,7 +6,6 @@ import socket
 import pytest
 
 from octavo.cli.network import (
-    check_exposure,
     check_port,
     check_redis,
     free_ports,
@@ -101,15 +100,3 @@ def test_what_is_no_url_of_a_store_is_a_bad_setting_without_its_password(
     assert raised.value.kind is BAD_SETTING
     assert f"redis = '********' (flag --redis): {reason}" in raised.value.message
     assert "geheim" not in raised.value.message
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
-def test_loopback_is_not_exposed(host: str) -> None:
-    check_exposure(host, origin="default")
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.2", "example.org"])
-def test_host_that_others_reach_is_refused_with_the_way_to_allow_it(host: str) -> None:
-    with pytest.raises(OctavoError, match=r"no keys yet; --no-auth allows it") as raised:
-        check_exposure(host, origin="flag --host")
-    assert raised.value.kind is BAD_SETTING

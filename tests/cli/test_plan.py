@@ -66,6 +66,12 @@ def test_secret_of_the_redis_url_stands_on_no_command_line() -> None:
     assert made.gateway.environ["OCTAVO_REDIS"] == url
 
 
+def test_the_gateway_is_told_that_others_may_reach_it() -> None:
+    made = planned(host="0.0.0.0", no_auth=True)
+    gateway = parse(GatewayConfig, arguments(made.gateway.command), {}, "g").value
+    assert (gateway.host, gateway.no_auth) == ("0.0.0.0", True)
+
+
 def test_embedded_store_is_on_loopback_and_keeps_nothing() -> None:
     made = planned(replicas=2)
     assert made.store is not None

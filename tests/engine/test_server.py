@@ -206,6 +206,20 @@ def test_addresses_that_others_can_reach_are_refused(listen: str) -> None:
     asyncio.run(check())
 
 
+def test_plaintext_allows_addresses_that_others_can_reach() -> None:
+    async def check() -> None:
+        server = EngineServer(EngineShell(epoch=1, spans=RequestSpans()), lambda: "x")
+        listen = "[::ffff:127.0.0.1]:0"  # loopback in a spelling that is not taken for it
+        with pytest.raises(OctavoError, match="--plaintext allows others"):
+            await server.start(listen)
+        port = await server.start(listen, plaintext=True)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        await server.stop()
+
+    asyncio.run(check())
+
+
 def test_a_port_in_use_is_one_clear_error() -> None:
     async def check(serving: Served) -> None:
         first = EngineServer(EngineShell(epoch=1, spans=RequestSpans()), lambda: "x")

@@ -29,6 +29,7 @@ from octavo.v1.block_hash import (
     hash_root,
     model_identity,
 )
+from octavo.v1.errors import MODEL_NOT_FOUND, OctavoError
 from octavo.v1.features import FEATURE_RESUME, FEATURE_STATE_EVENTS
 
 HEARTBEAT_S = 0.5
@@ -301,8 +302,11 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         script = self.script(request)
         ref = engine_pb2.AttemptRef(request_id=key[0], attempt=key[1])
         try:
-            if script.refuse is not None:
-                refused = engine_pb2.Refused(attempt_ref=ref, error=script.refuse.to_proto())
+            refuse = script.refuse
+            if request.model not in ("", *self.card.served_names):
+                refuse = OctavoError(MODEL_NOT_FOUND, model=request.model, served="", closest="")
+            if refuse is not None:
+                refused = engine_pb2.Refused(attempt_ref=ref, error=refuse.to_proto())
                 session.outbox.put_nowait(engine_pb2.SessionUpdate(refused=[refused]))
             elif script.answer:
                 accepted = engine_pb2.Accepted(attempt_ref=ref)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from prometheus_client import CollectorRegistry
 from tests.gateway.fake_engine import FakeEngine
 
+from octavo.gateway.demand import Demand
+from octavo.gateway.discovery import Discovered, Discovery, Endpoint, Service
 from octavo.gateway.dispatch import Call, Dispatcher, Generation, ResumePolicy
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.grpc_link import GrpcLink
@@ -20,6 +23,7 @@ from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader
 from octavo.gateway.records import Records
 from octavo.gateway.replica import Replica
+from octavo.gateway.static_discovery import StaticDiscovery
 from octavo.gateway.store import Store
 from octavo.runtime import telemetry
 from octavo.runtime.env import SystemEnv
@@ -36,10 +40,14 @@ class Gateway:
     """The parts of a gateway."""
 
     fleet: Fleet
-    replicas: list[Replica]
     dispatcher: Dispatcher
     records: Records
     metrics: GatewayMetrics
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """The engines, in the order in which they were found."""
+        return self.fleet.replicas
 
     async def open(self, request: engine_pb2.GenerateRequest) -> Generation:
         """Starts a request for the model "tiny"."""
@@ -79,6 +87,38 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
             await asyncio.sleep(0.005)
 
 
+class Cluster:
+    """A discovery that finds what a test says, and the engines that the test starts."""
+
+    def __init__(self) -> None:
+        self._engines: list[FakeEngine] = []
+        self._found: Discovered | None = None
+        self._news = asyncio.Event()
+
+    async def start(self, engine: FakeEngine) -> FakeEngine:
+        """Starts an engine, which ends with the gateway."""
+        self._engines.append(engine)
+        return await engine.start()
+
+    async def close(self) -> None:
+        """Ends the engines."""
+        for engine in self._engines:
+            await engine.kill()
+
+    def tell(self, *endpoints: Endpoint, services: Iterable[Service] = ()) -> None:
+        """Says what there is from now on."""
+        self._found = Discovered(endpoints=endpoints, services=tuple(services))
+        self._news.set()
+
+    async def run(self, on_found: Callable[[Discovered], None]) -> NoReturn:
+        """See Discovery."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._found is not None:
+                on_found(self._found)
+
+
 @asynccontextmanager
 async def gateway(
     *engines: FakeEngine | str,
@@ -94,12 +134,46 @@ async def gateway(
     started = [e for e in engines if isinstance(e, FakeEngine)]
     for engine in started:
         await engine.start()
+    addresses = [e if isinstance(e, str) else e.address for e in engines]
+    try:
+        async with running(StaticDiscovery(addresses), store=store, resume=resume) as gw:
+            await until(lambda: len(gw.replicas) == len(addresses))
+            if wait:
+                await until(lambda: all(r.ready for r in gw.replicas))
+            yield gw
+    finally:
+        for engine in started:
+            await engine.kill()
+
+
+@asynccontextmanager
+async def running(
+    discovery: Discovery,
+    *,
+    store: Store | None = None,
+    resume: ResumePolicy = NO_WAIT,
+    proves: bool = False,
+    hold_s: float = 5.0,
+    max_held: int = 8,
+) -> AsyncIterator[Gateway]:
+    """Runs a gateway in front of whatever is discovered."""
     env = SystemEnv()
     metrics = GatewayMetrics(CollectorRegistry())
     loader = ModelLoader(env)
-    addresses = [e if isinstance(e, str) else e.address for e in engines]
-    replicas = [Replica(a, GrpcLink(a), loader=loader, metrics=metrics, env=env) for a in addresses]
-    fleet = Fleet(replicas)
+
+    def connect(endpoint: Endpoint, on_ready: Callable[[], None]) -> Replica:
+        return Replica(
+            endpoint,
+            GrpcLink(endpoint.address),
+            loader=loader,
+            metrics=metrics,
+            env=env,
+            on_ready=on_ready,
+            proves=proves,
+        )
+
+    demand = Demand(hold_s=hold_s, max_held=max_held, metrics=metrics)
+    fleet = Fleet(discovery, connect, demand=demand, metrics=metrics)
     records = Records(store, metrics=metrics, ttl_s=60)
     dispatcher = Dispatcher(
         fleet=fleet,
@@ -111,21 +185,22 @@ async def gateway(
     )
     tasks = [asyncio.create_task(fleet.run()), asyncio.create_task(records.run())]
     try:
-        if wait:
-            await until(lambda: all(r.ready for r in replicas))
-        yield Gateway(
-            fleet=fleet,
-            replicas=replicas,
-            dispatcher=dispatcher,
-            records=records,
-            metrics=metrics,
-        )
+        yield Gateway(fleet=fleet, dispatcher=dispatcher, records=records, metrics=metrics)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for engine in started:
-            await engine.kill()
+
+
+@asynccontextmanager
+async def clustered(**settings: Any) -> AsyncIterator[tuple[Gateway, Cluster]]:
+    """Runs a gateway with a cluster; see `running`."""
+    cluster = Cluster()
+    try:
+        async with running(cluster, **settings) as gw:
+            yield gw, cluster
+    finally:
+        await cluster.close()
 
 
 @asynccontextmanager

@@ -88,6 +88,17 @@ def test_strangers_are_turned_away_on_every_path(header: str, path: str) -> None
     assert response.error["code"] == "origin_not_allowed"
 
 
+@pytest.mark.parametrize(("allowed", "status"), [((), 200), (("api.example.org",), 403)])
+def test_in_a_cluster_it_answers_to_any_name_unless_told_which(
+    allowed: tuple[str, ...], status: int
+) -> None:
+    world = World(discover="kubernetes", allowed_host=allowed)
+    headers = {"host": "octavo-gateway.team.svc:8000"}
+    assert world.get("/v1/models", headers=headers).status == status
+    evil = {"origin": "https://evil.example"}
+    assert world.get("/v1/models", headers=evil).status == 403
+
+
 def test_a_page_of_this_machine_may_read_our_headers_also_on_errors_and_streams() -> None:
     world = World()
     origin = {"origin": "http://localhost:3000"}

@@ -297,10 +297,15 @@ def test_an_unexpected_error_frees_the_key(capsys: pytest.CaptureFixture[str]) -
 
 
 class SlowClaims:
-    def __init__(self) -> None:
-        self.answers = asyncio.Event()
+    """Looks keys up until it is told, or for another gateway to generate."""
 
-    async def acquire(self, wanted: Entry, **_: Any) -> Claim:
+    def __init__(self, *, known: bool = False) -> None:
+        self.answers = asyncio.Event()
+        self.known = known
+
+    async def acquire(self, wanted: Entry, *, on_wait: Callable[[Entry], None]) -> Claim:
+        if self.known:
+            on_wait(wanted)
         await self.answers.wait()
         return Claim(entry=wanted)
 
@@ -381,6 +386,27 @@ def test_what_is_no_key_is_refused(key: str) -> None:
         response = await ask(World(), key)
         assert response.status == 400
         assert response.error["param"] == "Idempotency-Key"
+
+    run(scenario)
+
+
+@STREAMS
+@pytest.mark.parametrize("known", [True, False], ids=["elsewhere", "looked up"])
+def test_a_drain_that_ends_tells_whoever_waits_for_another_gateway(
+    known: bool, stream: bool
+) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.once._claims = cast("Any", SlowClaims(known=known))
+        asked = asyncio.create_task(ask(world, body={"stream": stream}))
+        await until(lambda: bool(world.once._claiming))
+        world.once.abort()
+        assert world.dispatcher.aborted
+        answer = await asked
+        assert b"draining" in answer.body
+        assert b"[DONE]" not in answer.body
+        world.once.check_integrity()
+        await world.once.close(0.0)
 
     run(scenario)
 

@@ -1,5 +1,4 @@
 import asyncio
-import errno
 import json
 import os
 import signal
@@ -7,7 +6,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.script import Script
 
 from octavo.gateway.config import GatewayConfig
-from octavo.gateway.process import listen, run
+from octavo.gateway.process import run
 from octavo.v1.errors import BAD_SETTING, OctavoError
 
 ROOT = Path(__file__).parents[2]
@@ -32,25 +31,27 @@ def free_port() -> int:
         return port
 
 
-async def start(*flags: str) -> Process:
+async def start(*flags: str, environ: Mapping[str, str] | None = None) -> Process:
     roots = [ROOT / folder for folder in ("services", "operator", "kernels", "proto")]
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(map(str, roots))}
+    inherited = {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(map(str, roots))}
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "octavo.gateway", "--redis", "", *flags),
         stderr=PIPE,
-        env=environ,
+        env=inherited | dict(environ or {}),
         cwd=ROOT,
     )
 
 
 @asynccontextmanager
 async def serving(
-    *engines: FakeEngine | str, flags: tuple[str, ...] = ()
+    *engines: FakeEngine | str,
+    flags: tuple[str, ...] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
     """A gateway process and a client of it, as soon as it listens."""
     port = free_port()
     addresses = ",".join(e if isinstance(e, str) else e.address for e in engines)
-    process = await start("--port", str(port), "--engines", addresses, *flags)
+    process = await start("--port", str(port), "--engines", addresses, *flags, environ=environ)
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
             await answering(client)
@@ -267,22 +268,22 @@ def test_each_request_ends_with_one_line_of_log() -> None:
     asyncio.run(scenario())
 
 
-def send_for_ever(served: socket.socket) -> None:
-    while True:
-        served.sendall(b"x" * 65536)
+def test_a_host_that_others_reach_needs_a_word() -> None:
+    with pytest.raises(OctavoError, match="--no-auth allows it") as caught:
+        run(GatewayConfig(host="0.0.0.0"), {})
+    assert caught.value.kind is BAD_SETTING
 
 
-def test_a_peer_that_reads_nothing_is_gone_after_the_timeout() -> None:
-    with (
-        listen("127.0.0.1", 0, peer_timeout_s=0.4) as listener,
-        socket.create_connection(listener.getsockname()),
-        listener.accept()[0] as served,
-    ):
-        assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        served.settimeout(10)
-        with pytest.raises(TimeoutError) as caught:
-            send_for_ever(served)
-        assert caught.value.errno == errno.ETIMEDOUT, "the kernel's word, not our own timeout"
+def test_no_cluster_to_look_for_engines_in_is_one_clear_line(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        environ = {"KUBECONFIG": str(tmp_path / "nothing")}
+        process = await start("--port", "0", "--discover", "kubernetes", environ=environ)
+        _, stderr = await process.communicate()
+        assert process.returncode == 2
+        assert "error[OCT-1205]: discover = 'kubernetes'" in stderr.decode()
+        assert "Traceback" not in stderr.decode()
+
+    asyncio.run(scenario())
 
 
 def test_engines_beyond_this_machine_are_refused() -> None:

@@ -95,7 +95,7 @@ def test_a_stall_of_this_process_is_not_held_against_the_server(valkey: Valkey) 
         await store.put_many([Item("a", b"one", 50)])
         reading = asyncio.create_task(store.get("a"))
         await asyncio.sleep(0)  # it has asked
-        time.sleep(0.2)  # four times its deadline, while the answer comes in
+        time.sleep(0.2)  # noqa: ASYNC251  four times its deadline, while the answer comes in
         assert await reading == b"one"
         assert not store.breaker.is_open
         await store.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from prometheus_client import CollectorRegistry
@@ -22,6 +22,8 @@ from octavo.gateway.app import App, build_app
 from octavo.gateway.attempts import Attempt, Loss
 from octavo.gateway.claims import Claims
 from octavo.gateway.config import GatewayConfig
+from octavo.gateway.demand import Demand
+from octavo.gateway.discovery import Endpoint
 from octavo.gateway.dispatch import Dispatcher, ResumePolicy
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.metrics import GatewayMetrics
@@ -30,6 +32,7 @@ from octavo.gateway.once import Once
 from octavo.gateway.records import Records
 from octavo.gateway.redis_store import RedisStore
 from octavo.gateway.replica import Replica
+from octavo.gateway.static_discovery import StaticDiscovery
 from octavo.runtime import telemetry
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
@@ -147,15 +150,22 @@ class GatewayPlace:
         env = self.env = SimEnv(self._seed, f"{self.name}.{self.lives}", self._loop.time)
         metrics, loader = GatewayMetrics(CollectorRegistry()), Loader(env)
         self.replicas = []
-        for engine in self._engines:
-            name = engine.name
-            link = SimLink(self._net, src=self.name, dst=name, port=PORT)
-            replica = WatchedReplica(name, link, loader=loader, metrics=metrics, env=env)
+
+        def connect(endpoint: Endpoint, on_ready: Callable[[], None]) -> WatchedReplica:
+            link = SimLink(self._net, src=self.name, dst=endpoint.address, port=PORT)
+            replica = WatchedReplica(endpoint, link, loader=loader, metrics=metrics, env=env)
             replica.history, replica.gateway = self._history, self.name
             replica.life = self.lives
             self.replicas.append(replica)
+            return replica
+
         self._sessions.clear()
-        self.fleet = Fleet(self.replicas)
+        self.fleet = Fleet(
+            StaticDiscovery(engine.name for engine in self._engines),
+            connect,
+            demand=Demand(hold_s=0.0, max_held=0, metrics=metrics),
+            metrics=metrics,
+        )
         self._store = RedisStore(REDIS)
         self.records = Records(self._store, metrics=metrics, ttl_s=600)
         self.dispatcher = Dispatcher(
@@ -281,7 +291,7 @@ class GatewayPlace:
 
     async def _stop(self, grace_s: float) -> None:
         """Does what the server's shutdown and `process.serve` do."""
-        timer = self._loop.call_later(grace_s, self.dispatcher.abort)
+        timer = self._loop.call_later(grace_s, self.once.abort)
         if self.connections:
             await asyncio.wait(self.connections.values(), timeout=grace_s + 1.0)
         timer.cancel()

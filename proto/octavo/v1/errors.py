@@ -32,7 +32,7 @@ class ErrorKind:
     type: str = "invalid_request_error"
     """The `type` of OpenAI's error body."""
     exit_code: int = 5
-    """Exit status: 1 negative, 2 usage, 3 cannot reach, 4 does not fit, 5 internal, 71, 72 device."""
+    """1 negative, 2 usage, 3 cannot reach, 4 does not fit, 5 internal, 71 and 72 device."""
 
 
 _SERVER = "server_error"
@@ -226,6 +226,60 @@ BAD_USAGE: Final = ErrorKind(
     status=500,
     message="{reason}",
     help="{command} --help says what it takes",
+    exit_code=2,
+)
+MODEL_FORBIDDEN: Final = ErrorKind(
+    code="OCT-1212",
+    name="model_forbidden",
+    status=500,
+    message="{place} refuses {model}: {reason}",
+    help="give HF_TOKEN, or AWS credentials, that may read it; a gated model's page says how",
+    exit_code=1,
+)
+MODEL_MISSING: Final = ErrorKind(
+    code="OCT-1213",
+    name="model_missing",
+    status=500,
+    message="{place} has no {model}: {reason}",
+    help="check name and revision; a private model needs HF_TOKEN or AWS credentials",
+    exit_code=1,
+)
+SOURCE_UNREACHABLE: Final = ErrorKind(
+    code="OCT-1214",
+    name="source_unreachable",
+    status=500,
+    message="{place} does not give {model}: {reason}",
+    help="start the loader again: it goes on where it ended",
+    exit_code=3,
+)
+VOLUME_FULL: Final = ErrorKind(
+    code="OCT-1215",
+    name="volume_full",
+    status=500,
+    message="the volume at {path} is too small: {needs} needed, {free} free",
+    help="make it larger or delete models from it; what is there of this one is kept",
+    exit_code=4,
+)
+VOLUME_FAILED: Final = ErrorKind(
+    code="OCT-1216",
+    name="volume_failed",
+    status=500,
+    message="the volume at {path} cannot be used: {reason}",
+    help="it has to be mounted, writable and healthy; then start the loader again",
+)
+MODEL_DAMAGED: Final = ErrorKind(
+    code="OCT-1217",
+    name="model_damaged",
+    status=500,
+    message="{place} sends {file} of {model} damaged, {times} times: {reason}",
+    help="look at its copy; S3 buckets with KMS or customer keys need --no-check-etags",
+)
+TARGET_TAKEN: Final = ErrorKind(
+    code="OCT-1218",
+    name="target_taken",
+    status=500,
+    message="{path} holds {found}, not {wanted}",
+    help="give another --target, or remove that folder when no engine uses it",
     exit_code=2,
 )
 DEVICE_FAILED: Final = ErrorKind(

@@ -8,7 +8,6 @@ import random
 import socket
 from urllib.parse import SplitResult, urlsplit
 
-from octavo.runtime.loopback import is_loopback
 from octavo.runtime.settings import MASK
 from octavo.v1.errors import BAD_SETTING, PORT_IN_USE, STORE_UNREACHABLE, OctavoError
 
@@ -16,13 +15,6 @@ _PORTS = range(20_000, 32_000)
 """Below the kernel's own range: no outgoing connection takes one before a child binds it."""
 _ANSWER_S = 2.0
 _CONNECT_S = 3.0
-
-
-def check_exposure(host: str, *, origin: str) -> None:
-    """Raises BAD_SETTING for a host that others may reach: there are no keys to keep them out."""
-    if not is_loopback(f"{host}:0"):
-        reason = "others could use the API, which has no keys yet; --no-auth allows it"
-        raise OctavoError(BAD_SETTING, key="host", value=host, origin=origin, reason=reason)
 
 
 def check_port(host: str, port: int) -> None:

@@ -16,13 +16,14 @@ from octavo.cli.supervisor import Supervisor
 from octavo.cli.view import View
 from octavo.engine.machine import available_cores
 from octavo.runtime.env import SystemEnv
+from octavo.runtime.loopback import check_exposure
 
 
 def serve(settings: ServeSettings, environ: Mapping[str, str], *, quiet: bool) -> int:
     """Serves until Ctrl-C; returns the exit status, raises OctavoError when it cannot start."""
     gateway, replicas = settings.gateway.value, settings.serve.value.replicas
     if not settings.serve.value.no_auth:
-        network.check_exposure(gateway.host, origin=settings.gateway.origins["host"])
+        check_exposure(gateway.host, origin=settings.gateway.origins["host"])
     network.check_port(gateway.host, gateway.port)
     logs = log_folder(settings.serve.value, gateway.port, environ)
     logs.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,10 @@ GROUPS: Mapping[str, type] = {
 }
 """Settings classes by heading; of two fields with one name the first counts in `serve`."""
 
-MANAGED = ("listen", "metrics_listen", "report_fd", "engines")
+MANAGED = (
+    *("listen", "plaintext", "metrics_listen", "report_fd"),
+    *("engines", "discover", "namespaces", "status_listen", "hold_s", "max_held"),
+)
 """Settings of the processes that `serve` chooses itself."""
 
 KNOWN = tuple(dict.fromkeys(names(*GROUPS.values())))

@@ -15,16 +15,27 @@ class EngineConfig:
         "smollm2", "Known name, folder with safetensors, .gguf file or hub id of the model."
     )
     revision: str = setting("", "Revision of a hub model; empty takes the newest.")
+    verify_model: bool = setting(
+        False,
+        "Hash the files of a model that the loader brought before it is used, about a second per "
+        "GB; their sizes are compared always.",
+    )
     served_name: tuple[str, ...] = setting(
         (), "Names that requests may use, comma-separated; empty takes the model's own name."
     )
     listen: str = setting(
         "127.0.0.1:50051",
-        "Address of the gRPC server; loopback or unix:PATH until mTLS is configured.",
+        "Address of the gRPC server; other than loopback or unix:PATH needs --plaintext.",
+    )
+    plaintext: bool = setting(
+        False,
+        "Lets --listen be an address that others reach. Whoever reaches it may use the engine and "
+        "read what it serves: something else, such as a NetworkPolicy, has to keep strangers out.",
     )
     metrics_listen: str = setting(
         "127.0.0.1:9091",
-        "Address of /healthz, /readyz and /metrics; port 0 takes a free one, empty turns it off.",
+        "Address of /healthz, /readyz and /metrics, which tell nothing of requests; port 0 takes a "
+        "free one, empty turns it off.",
     )
     dtype: str = setting(
         "bfloat16", "Compute type; bfloat16 halves memory traffic.", choices=("bfloat16", "float32")

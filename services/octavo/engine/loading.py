@@ -117,14 +117,13 @@ class Loading:
         return value
 
     def _open(self) -> tuple[Checkpoint, str]:
-        path = resolve(
-            self._config.model, self._config.revision, progress=self._download_progress()
-        )
-        checkpoint = open_checkpoint(path)
+        config = self._config
+        path = resolve(config.model, config.revision, progress=self._progress())
+        checkpoint = open_checkpoint(path, verify=config.verify_model, told=self._progress())
         text = f"{checkpoint.model_id} · {checkpoint.config.architecture}"
         return checkpoint, f"{text} · {checkpoint.num_bytes / 1e6:,.0f} MB"
 
-    def _download_progress(self) -> Callable[[int, int], None]:
+    def _progress(self) -> Callable[[int, int], None]:
         began = last = self._env.now()
 
         def progress(done: int, total: int) -> None:

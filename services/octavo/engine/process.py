@@ -64,7 +64,7 @@ class _Process:
         """Listens, loads, serves, drains; returns the exit status."""
         self._running = asyncio.get_running_loop()
         self._end = self._running.create_future()
-        await self._server.start(self._config.listen)
+        await self._server.start(self._config.listen, plaintext=self._config.plaintext)
         if self._config.metrics_listen:
             await self._status.start(self._config.metrics_listen)
         for number in (signal.SIGTERM, signal.SIGINT):

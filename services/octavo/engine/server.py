@@ -79,13 +79,18 @@ class EngineServer:
         names = (ENGINE_SERVICE, CONTROL_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
 
-    async def start(self, listen: str) -> int:
+    async def start(self, listen: str, *, plaintext: bool = False) -> int:
         """Binds and serves; returns the port (zero for a socket path).
 
+        Args:
+            listen: HOST:PORT or unix:PATH.
+            plaintext: the address may be one that others reach.
+
         Raises:
-            OctavoError: PORT_IN_USE, or BAD_SETTING for an address that is not loopback.
+            OctavoError: PORT_IN_USE, or BAD_SETTING for an address that others reach.
         """
-        require_loopback(listen, key="listen", origin="engine")
+        if not plaintext:
+            require_loopback(listen, key="listen", origin="engine", unless="--plaintext")
         await self.set_serving(serving=False)
         try:
             port = self._server.add_insecure_port(listen)

@@ -38,7 +38,16 @@ from octavo.gateway.api.errors import (
     from_starlette,
     method_not_allowed,
 )
-from octavo.gateway.api.headers import Headers, Scope, id_headers, idempotency_key, is_strict
+from octavo.gateway.api.events import error_event
+from octavo.gateway.api.headers import (
+    STREAM,
+    Headers,
+    Scope,
+    id_headers,
+    idempotency_key,
+    is_strict,
+)
+from octavo.gateway.api.held import Waiting
 from octavo.gateway.api.models import Models
 from octavo.gateway.api.parameters import Endpoint, sort_out
 from octavo.gateway.api.plan import Context, Plan
@@ -119,8 +128,12 @@ class App:
         self._dispatcher = dispatcher
         self._once = once
         self._env = env
+        self._waiting = Waiting(fleet, heartbeat_s=config.heartbeat_s)
+        hosts = config.allowed_host
+        if not hosts and config.discover == "kubernetes":
+            hosts = ("*",)  # it cannot know under which names it is reached
         self._origins = Origins(
-            host=config.host, allowed_hosts=config.allowed_host, cors_origins=config.cors_origin
+            host=config.host, allowed_hosts=hosts, cors_origins=config.cors_origin
         )
         self._router = _router(fleet, records, max_body_bytes=config.max_body_bytes)
 
@@ -185,15 +198,21 @@ class App:
                 body = await self._body(scope, receive)
                 honoured, ignored = sort_out(body, endpoint, strict=is_strict(scope))
                 hold = inside.enter_context(self._admission.request(low=_is_low(honoured)))
-                created = int(self._env.wall())
-                context = Context.of(scope, id=state.id, created=created, ignored=ignored)
+                # With a key it is not known yet under which id the answer is given.
+                headers = STREAM if key else STREAM + id_headers(state.id)
+                waited_s = await self._waiting.engine(
+                    endpoint, honoured, scope, receive, state.send_comment, headers=headers
+                )
+                context = self._context(scope, state.id, ignored, waited_s)
                 plan = await planner(honoured, self._fleet, context)
-                bounds = TimeBounds(plan.calls[0].request, asyncio.get_running_loop().time())
+                now = asyncio.get_running_loop().time()
+                bounds = TimeBounds(plan.calls[0].request, now - waited_s)
                 plan, opener = await self._opener(plan, key, body, bounds, inside)
             except OctavoError as error:
                 self._dispatcher.refused(error, id=state.id, endpoint=endpoint)
                 raise
             state.id = plan.context.id
+            begun, state.only_comments = state.only_comments, False
             del body, honoured
             await answer(
                 plan,
@@ -202,8 +221,13 @@ class App:
                 state.send,
                 bounds=bounds,
                 heartbeat_s=self._config.heartbeat_s,
+                begun=begun,
                 on_running=hold,
             )
+
+    def _context(self, scope: Scope, id: str, ignored: tuple[str, ...], waited_s: float) -> Context:
+        created = int(self._env.wall())
+        return Context.of(scope, id=id, created=created, ignored=ignored, waited_s=waited_s)
 
     async def _body(self, scope: Scope, receive: Receive) -> JsonObject:
         if scope["method"] != "POST":
@@ -239,6 +263,9 @@ class App:
         return plan, joined.open
 
     async def _fail(self, state: _Sending, error: OctavoError) -> None:
+        if state.only_comments:
+            body = error_event(error)
+            await state.send({"type": "http.response.body", "body": body, "more_body": True})
         if state.started:  # an answer that has begun is left incomplete
             return
         body = error_body(error)
@@ -260,7 +287,14 @@ class _Sending:
         self.id = id
         """Of the request, or of the one whose answer it gets by its idempotency key."""
         self.started = False
+        self.only_comments = False
+        """It is a stream that has nothing but comments so far."""
         self.extra: Headers = []
+
+    async def send_comment(self, message: Message) -> None:
+        """Sends a part of a stream that has nothing to say yet."""
+        self.only_comments = True
+        await self.send(message)
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -174,6 +174,8 @@ class AttemptTable:
         self._unreported: dict[Key, int] = {}
         self._to_generate: dict[Key, engine_pb2.GenerateRequest] = {}
         self._to_cancel: list[Key] = []
+        self._empty: asyncio.Event | None = None
+        """Set with the end of the last attempt, if anybody waits for that."""
 
     @property
     def in_flight(self) -> int:
@@ -189,6 +191,12 @@ class AttemptTable:
     def unreported_tokens(self) -> int:
         """Prompt tokens sent that the engine's load report cannot contain yet."""
         return sum(self._unreported.values())
+
+    async def emptied(self) -> None:
+        """Waits until no attempt is open."""
+        while self._open:
+            self._empty = asyncio.Event()
+            await self._empty.wait()
 
     def open(self, request: engine_pb2.GenerateRequest, attempt: Attempt) -> None:
         """Registers an attempt and queues its request for sending."""
@@ -302,6 +310,8 @@ class AttemptTable:
         self._to_generate.pop(key, None)
         self._index.release(attempt.hashes)
         attempt.end(error)
+        if self._empty is not None and not self._open:
+            self._empty.set()
         return True
 
 

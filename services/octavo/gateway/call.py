@@ -22,3 +22,5 @@ class Call:
     clamped: bool = False
     endpoint: str = "chat"
     traceparent: str = ""
+    waited_s: float = 0.0
+    """How long ago it arrived: it was held until its service had an engine."""

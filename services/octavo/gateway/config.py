@@ -12,13 +12,43 @@ from octavo.v1.limits import MAX_BODY_BYTES
 class GatewayConfig:
     """One gateway process."""
 
-    host: str = setting("127.0.0.1", "Address to listen on; loopback until keys are configured.")
+    host: str = setting("127.0.0.1", "Address to listen on; one that others reach needs --no-auth.")
+    no_auth: bool = setting(
+        False,
+        "Lets --host be an address that others reach. There are no API keys yet: whoever reaches "
+        "it may use it.",
+    )
     port: int = setting(
         8000, "Port to listen on; 0 takes a free one and logs it.", minimum=0, maximum=65535
     )
+    status_listen: str = setting(
+        "",
+        "Address of a listener of its own for /healthz, /readyz, /metrics and /state, which tells "
+        "how engines and services are; empty: none.",
+    )
+    discover: str = setting(
+        "static",
+        "How engines are found: those of --engines (static), or the pods of all InferenceServices "
+        "(kubernetes), as the service account or KUBECONFIG may see them.",
+        choices=("static", "kubernetes"),
+    )
     engines: tuple[str, ...] = setting(
         ("127.0.0.1:50051",),
-        "Addresses of the engines, comma-separated: HOST:PORT or unix:PATH.",
+        "Addresses of the engines, comma-separated: HOST:PORT or unix:PATH. Not used with "
+        "--discover kubernetes.",
+    )
+    namespaces: tuple[str, ...] = setting(
+        (), "Namespaces whose InferenceServices are served, comma-separated; empty takes all."
+    )
+    hold_s: float = setting(
+        300.0,
+        "How long a request for an InferenceService without an engine waits for one.",
+        unit="s",
+        minimum=0,
+        maximum=3600,
+    )
+    max_held: int = setting(
+        256, "Requests that may wait so; beyond them they get 429 with Retry-After.", minimum=0
     )
     redis: str = setting(
         "redis://127.0.0.1:6379/0",
@@ -44,7 +74,9 @@ class GatewayConfig:
         maximum=600,
     )
     allowed_host: tuple[str, ...] = setting(
-        (), "Host headers accepted besides loopback names, comma-separated; * accepts all."
+        (),
+        "Host headers accepted besides loopback names, comma-separated; * accepts all, which is "
+        "the default with --discover kubernetes, where no browser is on the same machine.",
     )
     cors_origin: tuple[str, ...] = setting(
         (), "Origins of web pages that may call the API, comma-separated; * accepts all."

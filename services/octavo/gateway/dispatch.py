@@ -7,9 +7,10 @@ from opentelemetry.trace import Tracer
 
 from octavo.gateway.call import Call
 from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet
-from octavo.gateway.generation import Generation, ResumePolicy, Shared
+from octavo.gateway.generation import Generation, Shared
 from octavo.gateway.journal import Journal
 from octavo.gateway.metrics import GatewayMetrics
+from octavo.gateway.placement import ResumePolicy
 from octavo.gateway.records import Record, Records
 from octavo.runtime.env import Env
 from octavo.v1 import engine_pb2

@@ -22,6 +22,14 @@ class ServedModel:
     template: ChatTemplate | None
     """None when the model has no chat template."""
     capacity: Capacity
+    service: str = ""
+    """NAMESPACE/NAME of the service whose engines serve it; empty when there are none."""
+
+    @property
+    def engine_name(self) -> str:
+        """A name by which its engines know it: that of a service is not theirs."""
+        known = self.card.served_names or [self.card.model]
+        return self.name if self.name in known else known[0]
 
     @property
     def identity(self) -> bytes:

@@ -1,29 +1,33 @@
-"""The engines of the configuration, and the models that they serve together.
+"""The engines of a gateway, as discovery finds them: is anything ready, and who takes a request.
 
-Answers three questions: what is served, is anything ready, and which engine takes this request.
-Knows no request beyond its hashes.
+Which names mean what is said in `catalogue`. Knows no request beyond its hashes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import structlog
+
+from octavo.gateway.catalogue import DEFAULT_RETRY_MS, Catalogue, described, furthest
+from octavo.gateway.demand import Demand
+from octavo.gateway.directory import Directory
+from octavo.gateway.discovery import Discovered, Discovery
 from octavo.gateway.endpoints import Readiness, ServedModel
+from octavo.gateway.members import FORGET_S, Connect, Members
+from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.replica import Replica, stage_word
 from octavo.gateway.routing import Route, choose
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BlockHash
-from octavo.v1.errors import MODEL_LOADING, MODEL_NOT_FOUND, NO_ENGINE, OctavoError
 from octavo.v1.features import FEATURE_RESUME
 
-DEFAULT_RETRY_MS = 2000
-"""Advice to come back while nothing better is known: reconnecting takes at most this long."""
+__all__ = ["DEFAULT_RETRY_MS", "Fleet", "Need"]
 
-_COMING = (engine_pb2.STAGE_LOADING, engine_pb2.STAGE_WARMING, engine_pb2.STAGE_READY)
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +53,21 @@ class Fleet:
     """All engines of one gateway.
 
     Args:
-        replicas: one for each configured address.
+        discovery: tells where they are.
+        connect: makes the replica of one.
+        demand: holds requests for services without engines.
+        metrics: forgets engines and names that are gone.
     """
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
-        self._replicas = {replica.name: replica for replica in replicas}
+    def __init__(
+        self, discovery: Discovery, connect: Connect, *, demand: Demand, metrics: GatewayMetrics
+    ) -> None:
+        self.demand = demand
+        self._discovery = discovery
+        self._metrics = metrics
+        self._members = Members(connect, on_ready=demand.release, forget=metrics.forget_engine)
+        self.catalogue = Catalogue(self._members)
+        self._found = False
         self._draining = False
         self._turn = 0
 
@@ -62,74 +76,60 @@ class Fleet:
         """Whether the gateway takes no new requests."""
         return self._draining
 
+    @property
+    def replicas(self) -> list[Replica]:
+        """Every engine, in the order in which they were found."""
+        return self._members.all()
+
     def drain(self) -> None:
         """Makes the gateway unready; running requests go on."""
         self._draining = True
+        self._release()
 
     async def run(self) -> None:
-        """Keeps every engine connected until cancelled."""
+        """Finds engines and keeps them connected until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for replica in self._replicas.values():
-                tasks.create_task(replica.run())
+            await self._discovery.run(lambda found: self._take(found, tasks))
 
     def states(self) -> Mapping[str, int]:
         """Returns the number of engines by state."""
-        return Counter(
-            "suspected" if r.suspected else stage_word(r.stage) for r in self._replicas.values()
-        )
+        return Counter(map(_state, self.replicas))
+
+    def of(self, service: str) -> Sequence[Replica]:
+        """Returns the engines of a service; of an empty name, those that belong to none."""
+        return self._members.of(service)
+
+    def holds(self, service: str) -> bool:
+        """Whether requests for a service wait: engines may come, and none takes requests yet."""
+        directory = self.catalogue.directory
+        known = directory.get(service) if directory is not None else None
+        if known is None or not known.may_come or self._draining:
+            return False
+        return not any(replica.ready for replica in self.of(service))
 
     def served(self) -> list[ServedModel]:
-        """Returns every name that some engine serves now, in the order of the configuration."""
-        models: dict[str, ServedModel] = {}
-        for replica in self._replicas.values():
-            if replica.ready and replica.model is not None:
-                for name in _names(replica.model):
-                    models.setdefault(name, replace(replica.model, name=name))
-        return list(models.values())
+        """Returns every name that some engine serves now; see Catalogue."""
+        return self.catalogue.served()
 
     def model(self, name: str) -> ServedModel:
-        """Returns what is served under a name.
-
-        Raises:
-            OctavoError: MODEL_LOADING or NO_ENGINE when it may be served soon, with advice when
-                to come back; MODEL_NOT_FOUND with the nearest name otherwise.
-        """
-        known = [r for r in self._replicas.values() if r.model and name in _names(r.model)]
-        for replica in known:
-            if replica.ready and replica.model is not None:
-                return replace(replica.model, name=name)
-        coming = [r for r in self._replicas.values() if r.stage in _COMING and not r.ready]
-        names = self._known_names()
-        if not names:
-            # Before the first contact an engine counts as one that loads.
-            coming += [r for r in self._replicas.values() if not r.epoch]
-        elif not known:
-            # A name that nobody knows may be that of an engine which has not shown its card.
-            coming = [r for r in coming if r.model is None]
-        if coming:
-            raise self._still_loading(coming)
-        if known or not names:
-            raise OctavoError(NO_ENGINE, model=name, retry_after_ms=DEFAULT_RETRY_MS)
-        near = difflib.get_close_matches(name, names, n=1)
-        raise OctavoError(
-            MODEL_NOT_FOUND,
-            param="model",
-            model=name[:200],
-            served=", ".join(names),
-            closest=f"; did you mean {near[0]}?" if near else "",
-        )
+        """Returns what is served under a name, or raises why nothing is; see Catalogue."""
+        return self.catalogue.model(name)
 
     def readiness(self) -> Readiness:
-        """Returns whether any engine takes requests, and else the one that is furthest."""
+        """Returns whether requests are served, and else the engine that is furthest.
+
+        With services a gateway is ready as soon as it knows them: none of them need have an engine.
+        """
         if self._draining:
             return Readiness(ready=False, stage="draining")
-        replicas = list(self._replicas.values())
-        if any(r.ready for r in replicas):
+        if not self._found:
+            return Readiness(ready=False, stage="looking for engines")
+        replicas = self.replicas
+        if self.catalogue.directory is not None or any(r.ready for r in replicas):
             return Readiness(ready=True, stage="ready")
-        furthest = max(replicas, key=lambda r: _PROGRESS.get(r.stage, 0), default=None)
-        if furthest is None:
-            return Readiness(ready=False, stage="no engine is configured")
-        return Readiness(ready=False, stage=_described(furthest), eta_ms=furthest.eta_ms)
+        first = furthest(replicas)
+        eta_ms = 0 if first is None else first.eta_ms
+        return Readiness(ready=False, stage=described(replicas), eta_ms=eta_ms)
 
     def candidates(
         self, model: ServedModel, tried: Collection[tuple[str, int]], need: Need
@@ -143,7 +143,7 @@ class Fleet:
         """
         return [
             replica
-            for replica in self._replicas.values()
+            for replica in self._members.of(model.service)
             if replica.ready
             and replica.incarnation not in tried
             and replica.model is not None
@@ -169,37 +169,35 @@ class Fleet:
             turn=self._turn,
         )
 
-    def _known_names(self) -> list[str]:
-        return list(
-            dict.fromkeys(n for r in self._replicas.values() if r.model for n in _names(r.model))
-        )
+    def _take(self, found: Discovered, tasks: asyncio.TaskGroup) -> None:
+        """Follows what there is now."""
+        self._found = True
+        self._members.update(found.endpoints, tasks)
+        if found.services is None:
+            return
+        before, directory = self.catalogue.directory, Directory(found.services)
+        self.catalogue.directory = directory
+        gone = set(_all_names(before)) - set(_all_names(directory))
+        if gone:
+            asyncio.get_running_loop().call_later(FORGET_S, self._forget, gone)
+        self.demand.keep({service.id for service in directory})
+        self._release()
 
-    def _still_loading(self, replicas: Sequence[Replica]) -> OctavoError:
-        first = min(replicas, key=lambda r: r.eta_ms or DEFAULT_RETRY_MS)
-        return OctavoError(
-            MODEL_LOADING,
-            stage=_described(first),
-            retry_after_ms=first.eta_ms or DEFAULT_RETRY_MS,
-        )
+    def _release(self) -> None:
+        """Lets whoever is held see whether there still is something to wait for."""
+        for service in self.catalogue.services:
+            self.demand.release(service.id)
 
-
-_PROGRESS: Mapping[int, int] = {
-    engine_pb2.STAGE_FAILED: 1,
-    engine_pb2.STAGE_LOADING: 2,
-    engine_pb2.STAGE_WARMING: 3,
-    engine_pb2.STAGE_READY: 4,
-    engine_pb2.STAGE_DRAINING: 0,
-}
-
-
-def _names(model: ServedModel) -> Sequence[str]:
-    return model.card.served_names or [model.card.model]
+    def _forget(self, names: Collection[str]) -> None:
+        for name in set(names) - set(_all_names(self.catalogue.directory)):
+            self._metrics.forget_model(name)
 
 
-def _described(replica: Replica) -> str:
-    if replica.stage == engine_pb2.STAGE_READY:
-        return "connecting"
-    if not replica.epoch:
-        return "waiting for an engine"
-    word = stage_word(replica.stage)
-    return f"{word}: {replica.detail}" if replica.detail else word
+def _all_names(directory: Directory | None) -> Collection[str]:
+    return directory.all_names() if directory is not None else ()
+
+
+def _state(replica: Replica) -> str:
+    if replica.suspected:
+        return "suspected"
+    return "draining" if replica.leaving else stage_word(replica.stage)

@@ -16,8 +16,9 @@ from typing import Final
 from octavo.gateway.attempts import MAX_MESSAGE_BYTES, Attempt, EngineLostError, Loss
 from octavo.gateway.call import Call
 from octavo.gateway.delivered import Delivered
-from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet, Need
+from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet
 from octavo.gateway.journal import FINISH_WORDS, Journal
+from octavo.gateway.placement import Placement, ResumePolicy
 from octavo.gateway.probation import Probation, Quarantine
 from octavo.gateway.progress import Progress
 from octavo.gateway.replica import Replica
@@ -27,18 +28,16 @@ from octavo.gateway.time_bounds import TimeBounds
 from octavo.runtime.env import Env
 from octavo.runtime.failpoint import failpoint
 from octavo.v1 import common_pb2, engine_pb2
-from octavo.v1.block_hash import BlockHash, extend_chain, hash_root
 from octavo.v1.errors import (
     DRAINING,
     ENGINE_FAILURE,
     INTERNAL,
-    NO_ENGINE,
     QUEUE_FULL,
     REQUEST_FAILED,
     REQUEST_TOO_LARGE,
     OctavoError,
 )
-from octavo.v1.validation import choices_of, room_left, validate_request
+from octavo.v1.validation import choices_of, validate_request
 
 ACCEPT_TIMEOUT_S: Final = 5.0
 """An engine answers within a step; a session that is heard but does not answer is stuck."""
@@ -54,17 +53,6 @@ LOOK_AGAIN_S: Final = 0.1
 
 _RETRYABLE: Final = (QUEUE_FULL, DRAINING)
 """Refusals that another engine may not give: nothing was executed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumePolicy:
-    """What becomes of an answer that has begun when its engine is lost."""
-
-    mode: str = "exact"
-    """exact: only engines of the same numerics go on with it; any: others too, and the usage says
-    so; never: it ends with an error."""
-    wait_s: float = 8.0
-    """How long to wait for an engine that can go on."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,13 +88,22 @@ class Generation:
         self._call = call
         self._request = request
         self._journal = journal
-        self._bounds = TimeBounds(request, shared.env.now())
+        self._bounds = TimeBounds(request, shared.env.now() - call.waited_s)
         self._delivered = Delivered(choices_of(request))
         self._progress = Progress()
+        self._placement = Placement(
+            fleet=shared.fleet,
+            env=shared.env,
+            policy=shared.policy,
+            probation=shared.probation,
+            call=call,
+            request=request,
+            delivered=self._delivered,
+            progress=self._progress,
+            bounds=self._bounds,
+        )
         self._replica: Replica | None = None
         self._attempt: Attempt | None = None
-        self._numerics: str | None = None
-        """Of the engine whose tokens were delivered."""
         self._ended = False
         self._failure: OctavoError | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -116,6 +113,7 @@ class Generation:
         placed = False
         if (late_s := self._bounds.overdue_s) is not None:
             overdue = self._bounds.exceeded()
+            late_s -= self._call.waited_s
             self._timer = asyncio.get_running_loop().call_later(late_s, self.fail, overdue)
         try:
             self._check()
@@ -221,15 +219,15 @@ class Generation:
         sent = engine_pb2.GenerateRequest()
         sent.CopyFrom(self._request)
         self._delivered.continued(sent)
-        hashes = self._hashes()
-        replica = await self._engine(hashes)
-        self._replica = replica
+        place = await self._placement.next()
+        self.route, self._replica = place.route, place.replica
+        replica = place.replica
         progress.numerics = replica.numerics_id
         sent.admitted = progress.admitted
         sent.attempt += progress.attempts
         sent.deaths = progress.deaths
         sent.traceparent = self._journal.traceparent or self._call.traceparent
-        self._check_time()
+        self._placement.check_time()
         self._bounds.apply(sent, now())
         progress.attempts += 1
         if progress.deaths:
@@ -237,68 +235,10 @@ class Generation:
             self._shared.probation.enter(replica.name, self.id, now())
         failpoint("gateway.submit")
         self._attempt = replica.submit(
-            sent, hashes=hashes, prefill_tokens=self.route.uncached_tokens
+            sent, hashes=place.hashes, prefill_tokens=self.route.uncached_tokens
         )
         self._journal.routed(self.route, attempts=progress.attempts, deaths=progress.deaths)
         return self._attempt
-
-    async def _engine(self, hashes: list[BlockHash]) -> Replica:
-        """Chooses the engine of the next attempt, and waits for one if this is not the first."""
-        shared, progress, request = self._shared, self._progress, self._request
-        begun = shared.env.now()
-        while not self._ended:
-            now = shared.env.now()
-            candidates = self._candidates()
-            free = [
-                replica
-                for replica in candidates
-                if not progress.deaths or shared.probation.admits(replica.name, now)
-            ]
-            if free:
-                self.route = shared.fleet.choose(
-                    free,
-                    hashes,
-                    prompt_tokens=len(request.token_ids.ids) + len(self._delivered.longest),
-                    block_tokens=self._call.model.card.block_tokens,
-                    reads_cache=not request.HasField("prompt_logprobs"),
-                )
-                return next(r for r in free if r.name == self.route.engine)
-            waits = progress.lost_at is not None or progress.deaths
-            patience = shared.policy.wait_s if waits else 0.0
-            if not candidates and now - begun >= patience:
-                raise progress.last_error or OctavoError(
-                    NO_ENGINE, model=self._call.model.name, retry_after_ms=DEFAULT_RETRY_MS
-                )
-            self._check_time()
-            await shared.probation.changed(LOOK_AGAIN_S)
-        raise self._failure or OctavoError(ENGINE_FAILURE)
-
-    def _check_time(self) -> None:
-        self._bounds.check(self._shared.env.now(), started=self._delivered.num_tokens > 0)
-
-    def _candidates(self) -> list[Replica]:
-        """Returns the engines that may have the next attempt."""
-        fleet, model, tried = self._shared.fleet, self._call.model, self._progress.tried
-        request = self._request
-        room = room_left(request, model.capacity)
-        num_tokens = len(request.token_ids.ids) + (0 if request.score_only else room)
-        if not self._delivered.begun:
-            return fleet.candidates(model, tried, Need(num_tokens=num_tokens))
-        resumes = self._delivered.num_tokens > 0
-        exact = Need(num_tokens=num_tokens, resumes=resumes, numerics_id=self._numerics)
-        found = fleet.candidates(model, tried, exact)
-        if found or self._shared.policy.mode != "any":
-            return found
-        return fleet.candidates(model, tried, Need(num_tokens=num_tokens, resumes=resumes))
-
-    def _hashes(self) -> list[BlockHash]:
-        """Returns the hashes of what is to be computed: the prompt and, resumed, the output."""
-        request, card = self._request, self._call.model.card
-        tokens = [*request.token_ids.ids, *self._delivered.longest]
-        hashes: list[BlockHash] = []
-        root = hash_root(card.identity, request.cache_salt)
-        extend_chain(hashes, root, tokens, card.block_tokens)
-        return hashes
 
     def _hand_over(self) -> None:
         self._end_attempt()
@@ -326,14 +266,20 @@ class Generation:
         progress = self._progress
         progress.last_error = error
         self._note_tried()
-        # What was running already waits for an engine; what was not costs a retry of the budget,
-        # unless it came to an engine that drains: that one refuses once and says so to all.
-        if progress.lost_at is None and not (
-            self._candidates() and (error.kind is DRAINING or self._shared.budget.take())
-        ):
+        if progress.lost_at is None and not self._may_go_on(error):
             raise error
         self._journal.retried(reason)
         self._check_attempts()
+
+    def _may_go_on(self, refusal: OctavoError) -> bool:
+        """Whether a request that ran nowhere yet may try again.
+
+        That costs a retry of the budget, unless it came to an engine that drains: that one refuses
+        once and says so to all. If it was the last one, another may be started.
+        """
+        if refusal.kind is DRAINING:
+            return bool(self._placement.candidates()) or self._placement.may_come
+        return bool(self._placement.candidates()) and self._shared.budget.take()
 
     def _check_attempts(self) -> None:
         error = self._progress.last_error
@@ -354,15 +300,16 @@ class Generation:
             reasons = self._delivered.finish_reasons
             words = [FINISH_WORDS.get(reason, "stop") for reason in reasons]
             self._journal.finished(delta.usage, words)
+            self._shared.fleet.demand.served(self._call.model.service, delta.usage)
         return delta
 
     def _note_engine(self, delta: engine_pb2.Delta) -> None:
         """Notes whose tokens these are, and that a suspect has passed."""
         progress = self._progress
         if delta.token_ids or delta.prompt_logprobs:
-            if self._numerics not in (None, progress.numerics):
+            if progress.delivered_by not in (None, progress.numerics):
                 self._delivered.inexact = True
-            self._numerics = progress.numerics
+            progress.delivered_by = progress.numerics
         if progress.deaths and delta.token_ids:
             progress.unproven.discard(delta.choice)
             if not progress.unproven:
@@ -380,6 +327,7 @@ class Generation:
 
     def _release(self, error: OctavoError | None = None) -> None:
         self._ended = True
+        self._placement.stop(error)
         if self._timer is not None:
             self._timer.cancel()
         self._end_attempt(error)

@@ -90,6 +90,11 @@ class GatewayMetrics:
             "Requests with an idempotency key, by what became of them or of their entry.",
             "outcome",
         )
+        self.held = self._counter(
+            "held",
+            "Requests that waited for the first engine of a service, by what became of them.",
+            "outcome",
+        )
         self._params: set[str] = set()
 
     def observe(self, name: str, help: str, value: Callable[[], float]) -> None:
@@ -114,6 +119,17 @@ class GatewayMetrics:
             name = "other"
         self._params.add(name)
         self.ignored.labels(name).inc()
+
+    def forget_engine(self, name: str) -> None:
+        """Drops the figures of an engine that is gone."""
+        for counter in (self.routes, self.predicted_hits, self.actual_hits):
+            counter.remove_by_labels({"engine": name})
+
+    def forget_model(self, name: str) -> None:
+        """Drops the figures of a name under which nothing is served any more."""
+        counters = (self.requests, self.prompt_tokens, self.cached_tokens, self.output_tokens)
+        for metric in (*counters, self.ttft, self.itl, self.e2e):
+            metric.remove_by_labels({"model": name})
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
         return Counter(f"octavo_gateway_{name}", help, labels, registry=self.registry)

@@ -1,12 +1,14 @@
 """Reads an engine's card and files and makes a ServedModel of them.
 
 Files are taken only with the announced length and digest. Engines of one model share tokenizer
-and template: they are kept by digest.
+and template: they are kept by digest for as long as one of them is served.
 """
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from hashlib import blake2b
+from weakref import WeakValueDictionary
 
 from google.protobuf.message import DecodeError
 
@@ -57,12 +59,12 @@ async def read_card(stream: Inbound) -> tuple[engine_pb2.ModelCard, dict[str, by
 
 
 class ModelLoader:
-    """Makes served models; keeps one tokenizer and one template for each distinct file."""
+    """Makes served models, with one tokenizer and one template for each distinct file in use."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._tokenizers: dict[bytes, Tokenizer] = {}
-        self._templates: dict[tuple[str, str, str], ChatTemplate] = {}
+        self._tokenizers: MutableMapping[bytes, Tokenizer] = WeakValueDictionary()
+        self._templates: MutableMapping[tuple[str, str, str], ChatTemplate] = WeakValueDictionary()
 
     def build(self, card: engine_pb2.ModelCard, files: dict[str, bytes]) -> ServedModel:
         """Returns the model under its canonical name.
@@ -93,9 +95,11 @@ class ModelLoader:
         bos = tokenizer.token_text(card.bos_token_id) if card.HasField("bos_token_id") else ""
         eos = tokenizer.token_text(card.eos_token_ids[0]) if card.eos_token_ids else ""
         key = (source, bos, eos)
-        if key not in self._templates:
-            self._templates[key] = ChatTemplate(source, bos_token=bos, eos_token=eos, env=self._env)
-        return self._templates[key]
+        template = self._templates.get(key)
+        if template is None:
+            template = ChatTemplate(source, bos_token=bos, eos_token=eos, env=self._env)
+            self._templates[key] = template
+        return template
 
 
 def _text(content: bytes) -> str:

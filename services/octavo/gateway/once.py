@@ -77,6 +77,8 @@ class Once:
         self._timers: dict[KeptAnswer, asyncio.TimerHandle] = {}
         """The grace of running answers without readers."""
         self._tasks: dict[KeptAnswer, asyncio.Task[None]] = {}
+        self._claiming: set[KeptAnswer] = set()
+        """Whose claim is still to be had; another gateway may generate them."""
 
     @property
     def num_abandoned(self) -> int:
@@ -131,6 +133,12 @@ class Once:
             self._count("dropped")
         return given_up
 
+    def abort(self) -> None:
+        """Ends all generations and waits for those of other gateways; their readers are told."""
+        self._dispatcher.abort()
+        for answer in self._claiming:
+            self._tasks[answer].cancel()
+
     async def close(self, timeout_s: float) -> None:
         """Lets ended answers reach the store, for so long at most; cuts off the others."""
         tasks = list(self._tasks.values())
@@ -147,6 +155,7 @@ class Once:
         """Asserts that what is counted is there."""
         running = set(self._running.values())
         assert set(self._abandoned) <= set(self._timers) <= running <= set(self._tasks)
+        assert self._claiming <= set(self._tasks)
         self._ended.check_integrity()
 
     def _begin(
@@ -193,7 +202,11 @@ class Once:
 
         claim = Claim(entry=answer.entry, held=False)
         if self._claims is not None:
-            claim = await self._claims.acquire(answer.entry, on_wait=waits)
+            self._claiming.add(answer)
+            try:
+                claim = await self._claims.acquire(answer.entry, on_wait=waits)
+            finally:
+                self._claiming.remove(answer)
         if claim.entry.state == "finished":
             answer.repeated = True
             self._count("replayed")

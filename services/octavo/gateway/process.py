@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import math
 import os
 import signal
 import socket
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import structlog
@@ -26,13 +26,17 @@ import uvloop
 from prometheus_client import REGISTRY
 
 from octavo.gateway.admission import Admission
+from octavo.gateway.api.status import Status
 from octavo.gateway.app import App, build_app
 from octavo.gateway.claims import Claims
 from octavo.gateway.config import GatewayConfig
 from octavo.gateway.connection import Connection
+from octavo.gateway.demand import Demand
+from octavo.gateway.discovery import Discovery, Endpoint
 from octavo.gateway.dispatch import Dispatcher, ResumePolicy
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.grpc_link import GrpcLink
+from octavo.gateway.listener import address_of, listen
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader
 from octavo.gateway.once import Once
@@ -40,10 +44,12 @@ from octavo.gateway.overload import MemoryReader, trim
 from octavo.gateway.records import Records
 from octavo.gateway.redis_store import RedisStore
 from octavo.gateway.replica import Replica
+from octavo.gateway.report import report
+from octavo.gateway.static_discovery import StaticDiscovery
+from octavo.gateway.status_server import StatusServer
 from octavo.runtime import logs, telemetry
 from octavo.runtime.env import Env, SystemEnv
-from octavo.runtime.loopback import require_loopback
-from octavo.v1.errors import PORT_IN_USE, OctavoError
+from octavo.runtime.loopback import check_exposure, require_loopback
 
 log = structlog.get_logger("octavo.gateway")
 
@@ -53,16 +59,6 @@ KEEP_ALIVE_S = 75
 LAST_WORDS_S = 1.0
 """How long answers that outlasted the drain may take to send their error."""
 
-PEER_TIMEOUT_S = 30.0
-"""How long a client may acknowledge nothing, or keep its window shut, before it is gone."""
-
-KEEP_ALIVE_PROBE_S = 10
-"""Silence after which the kernel asks whether the peer is still there, and between questions."""
-
-SOCKET_BYTES = 256 * 1024
-"""Kernel buffer of a connection each way: 2 MB/s at 100 ms. Left to the kernel it grows to several
-megabytes for a client that does not read, and the process's own memory does not show that."""
-
 FLUSH_S = 2.0
 """How long the last records may take at the end."""
 
@@ -70,12 +66,10 @@ FLUSH_S = 2.0
 class _Server(uvicorn.Server):
     """uvicorn, but the first signal drains and the second ends the process at once."""
 
-    def __init__(
-        self, config: uvicorn.Config, *, fleet: Fleet, dispatcher: Dispatcher, drain_s: float
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, *, fleet: Fleet, once: Once, drain_s: float) -> None:
         super().__init__(config)
         self._fleet = fleet
-        self._dispatcher = dispatcher
+        self._once = once
         self._drain_s = drain_s
 
     @contextlib.contextmanager
@@ -95,7 +89,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Waits for running answers; those that outlast the drain end with an error."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._drain_s, self._dispatcher.abort)
+        timer = loop.call_later(self._drain_s, self._once.abort)
         try:
             await super().shutdown(sockets)
         finally:
@@ -113,18 +107,13 @@ class _Parts:
     once: Once
     records: Records
     store: RedisStore | None
+    status: StatusServer
 
 
 def _wire(config: GatewayConfig) -> _Parts:
     env = SystemEnv()
     metrics = GatewayMetrics(REGISTRY)
-    loader = ModelLoader(env)
-    fleet = Fleet(
-        [
-            Replica(address, GrpcLink(address), loader=loader, metrics=metrics, env=env)
-            for address in config.engines
-        ]
-    )
+    fleet = _fleet(config, metrics=metrics, env=env)
     store = RedisStore(config.redis) if config.redis else None
     records = Records(store, metrics=metrics, ttl_s=config.record_ttl_s)
     dispatcher = Dispatcher(
@@ -151,9 +140,7 @@ def _wire(config: GatewayConfig) -> _Parts:
         records=records,
         env=env,
     )
-    server = _Server(
-        _settings(app, config), fleet=fleet, dispatcher=dispatcher, drain_s=config.drain_s
-    )
+    server = _Server(_settings(app, config), fleet=fleet, once=once, drain_s=config.drain_s)
     parts = _Parts(
         server=server,
         admission=admission,
@@ -162,9 +149,41 @@ def _wire(config: GatewayConfig) -> _Parts:
         once=once,
         records=records,
         store=store,
+        status=StatusServer(
+            Status(fleet, records, endpoints=[]), partial(report, fleet, gateway=env.new_id())
+        ),
     )
     _observe(parts, metrics)
     return parts
+
+
+def _fleet(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> Fleet:
+    in_cluster = config.discover == "kubernetes"
+    discovery: Discovery
+    if in_cluster:
+        # Its client takes 15 MB, which a laptop has no use for.
+        from octavo.gateway.kubernetes_discovery import KubernetesDiscovery
+
+        cluster = KubernetesDiscovery(config.namespaces, env=env)
+        metrics.observe("discovery_away", "1 while the API server fails.", lambda: cluster.is_away)
+        discovery = cluster
+    else:
+        discovery = StaticDiscovery(config.engines)
+    loader = ModelLoader(env)
+
+    def connect(endpoint: Endpoint, on_ready: Callable[[], None]) -> Replica:
+        return Replica(
+            endpoint,
+            GrpcLink(endpoint.address),
+            loader=loader,
+            metrics=metrics,
+            env=env,
+            on_ready=on_ready,
+            proves=in_cluster,
+        )
+
+    demand = Demand(hold_s=config.hold_s, max_held=config.max_held, metrics=metrics)
+    return Fleet(discovery, connect, demand=demand, metrics=metrics)
 
 
 def _settings(app: App, config: GatewayConfig) -> uvicorn.Config:
@@ -184,6 +203,8 @@ def _observe(parts: _Parts, metrics: GatewayMetrics) -> None:
     """Adds the gauges that are read from the parts when they are scraped."""
     dispatcher, records, admission = parts.dispatcher, parts.records, parts.admission
     metrics.observe_engines(parts.fleet.states)
+    demand = parts.fleet.demand
+    metrics.observe("requests_held", "Requests without an engine.", lambda: demand.num_held)
     metrics.observe("requests_in_flight", "Requests that run.", lambda: dispatcher.num_open)
     metrics.observe("records_waiting", "Records the store lacks.", lambda: records.num_waiting)
     metrics.observe(
@@ -221,27 +242,38 @@ def _once(
     )
 
 
-async def serve(config: GatewayConfig, listener: socket.socket) -> None:
-    """Runs a gateway until it is told to end."""
+async def serve(
+    config: GatewayConfig, listener: socket.socket, status: socket.socket | None = None
+) -> None:
+    """Runs a gateway until it is told to end.
+
+    Args:
+        config: its settings.
+        listener: where clients connect.
+        status: where those connect who watch it.
+    """
     parts = _wire(config)
     # What exists now stays for good; later collections need not look at it again.
     gc.collect()
     gc.freeze()
     host, port = listener.getsockname()[:2]
-    log.info("gateway_listening", url=f"http://{host}:{port}", engines=list(config.engines))
+    engines = list(config.engines) if config.discover == "static" else config.discover
+    log.info("gateway_listening", url=f"http://{host}:{port}", engines=engines)
     tasks = [
         asyncio.create_task(parts.server.serve(sockets=[listener])),
         asyncio.create_task(parts.fleet.run()),
         asyncio.create_task(parts.records.run()),
         asyncio.create_task(parts.admission.run(MemoryReader(config.memory_limit_bytes), trim)),
     ]
+    if status is not None:
+        tasks.append(asyncio.create_task(parts.status.serve(sockets=[status])))
     try:
         done, _ = await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
         # Only the server ends by itself: when another one does, this raises, and the process ends.
         for task in done:
             task.result()
     finally:
-        parts.dispatcher.abort()
+        parts.once.abort()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -252,40 +284,21 @@ async def serve(config: GatewayConfig, listener: socket.socket) -> None:
         log.info("gateway_stopped")
 
 
-def listen(host: str, port: int, *, peer_timeout_s: float = PEER_TIMEOUT_S) -> socket.socket:
-    """Opens the listening socket, whose connections inherit its options; raises PORT_IN_USE."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise OctavoError(PORT_IN_USE, port=port, host=host) from error
-    for option, value in (
-        (socket.SO_KEEPALIVE, 1),
-        (socket.SO_SNDBUF, SOCKET_BYTES),
-        (socket.SO_RCVBUF, SOCKET_BYTES),
-    ):
-        listener.setsockopt(socket.SOL_SOCKET, option, value)
-    if sys.platform == "linux":
-        for option, value in (
-            (socket.TCP_KEEPIDLE, KEEP_ALIVE_PROBE_S),
-            (socket.TCP_KEEPINTVL, KEEP_ALIVE_PROBE_S),
-            (socket.TCP_USER_TIMEOUT, int(peer_timeout_s * 1000)),
-        ):
-            listener.setsockopt(socket.IPPROTO_TCP, option, value)
-    return listener
-
-
 def run(config: GatewayConfig, environ: Mapping[str, str]) -> None:
     """Serves until a signal ends it; raises OctavoError when it cannot start."""
     logs.configure(
         json=config.log_json, level=config.log_level, service="octavo-gateway", stream=sys.stderr
     )
-    for address in config.engines:
-        require_loopback(address, key="engines", origin="gateway")
+    if config.discover == "static":
+        for address in config.engines:
+            require_loopback(address, key="engines", origin="gateway")
+    if not config.no_auth:
+        check_exposure(config.host, origin="gateway")
     end_telemetry = telemetry.configure("octavo-gateway", environ)
     listener = listen(config.host, config.port)
+    status: socket.socket | None = None
+    if config.status_listen:
+        status = listen(*address_of(config.status_listen, key="status_listen"))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, listener))
+        runner.run(serve(config, listener, status))
     end_telemetry()

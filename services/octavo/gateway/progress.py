@@ -20,6 +20,8 @@ class Progress:
     last_error: OctavoError | None = None
     lost_at: float | None = None
     """When its engine was lost, until another one goes on."""
+    delivered_by: str | None = None
+    """Numerics id of the engine whose tokens were delivered; None: there are none."""
     numerics: str = ""
     """Of the engine that has the attempt."""
     unproven: set[int] = field(default_factory=set)

@@ -3,20 +3,24 @@
     state loop     stage, load and KV events; reopened after a gap, an end or another epoch
     session loop   card when ready, then the session; its end ends all attempts at once
     watch          closes both when the engine has said nothing for three seconds
+    proof          where it is wanted: a token of each life before anybody is sent there
 
-The engine may be taken for requests (`ready`) while its state says READY, its card is read and its
-session is open. Knows no other engine and no request but by its attempt.
+The engine may be taken for requests (`ready`) while its state says READY, its card is read, its
+session is open, and it is proved and not about to leave. Knows no other engine and no request but
+by its attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import structlog
 from google.protobuf.message import DecodeError
 
 from octavo.gateway.attempts import Attempt, AttemptTable, Loss
+from octavo.gateway.discovery import Endpoint
 from octavo.gateway.endpoints import ServedModel
 from octavo.gateway.engine_session import EngineSession
 from octavo.gateway.heartbeat import SUSPECT_AFTER_S, TICK_S, Silence
@@ -24,6 +28,7 @@ from octavo.gateway.link import EngineLink, Inbound, LinkLostError
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader, read_card
 from octavo.gateway.prefix_index import IndexGapError, PrefixIndex
+from octavo.gateway.proof import Proof, probe_request
 from octavo.gateway.routing import EngineView
 from octavo.runtime.env import Env
 from octavo.v1 import engine_pb2
@@ -42,17 +47,29 @@ class Replica:
     """One engine.
 
     Args:
-        name: its address, which is also its name in records and metrics.
+        endpoint: where it is, and whose.
         link: the way to it; owned from here on.
         loader: shared by the replicas of a gateway.
         metrics: where dropped deltas are counted.
-        env: chance for the pauses between tries.
+        env: chance for the pauses between tries, and ids.
+        on_ready: called when it may have become ready.
+        proves: whether each life of it has to make a token before it is ready.
     """
 
     def __init__(
-        self, name: str, link: EngineLink, *, loader: ModelLoader, metrics: GatewayMetrics, env: Env
+        self,
+        endpoint: Endpoint,
+        link: EngineLink,
+        *,
+        loader: ModelLoader,
+        metrics: GatewayMetrics,
+        env: Env,
+        on_ready: Callable[[], None] = lambda: None,
+        proves: bool = False,
     ) -> None:
-        self.name = name
+        self.endpoint = endpoint
+        self.name = endpoint.name
+        """In records and metrics."""
         self.stage: engine_pb2.Stage.ValueType = engine_pb2.STAGE_UNSPECIFIED
         """Unspecified while the engine cannot be reached."""
         self.detail = ""
@@ -62,13 +79,17 @@ class Replica:
         self.model: ServedModel | None = None
         """What it served when last heard of; kept while it is away."""
         self.suspected = False
+        self.leaving = False
+        """Whether it is about to go and gets no new attempts."""
         self.index = PrefixIndex()
         self.table = AttemptTable(
             self.index, on_outgoing=self._notify, on_drop=metrics.dropped_delta
         )
         self._link = link
         self._loader = loader
-        self._random = env.rng(f"reconnect:{name}")
+        self._env = env
+        self._on_ready = on_ready
+        self._random = env.rng(f"reconnect:{self.name}")
         self._serving = asyncio.Event()
         self._state: Inbound | None = None
         self._session: EngineSession | None = None
@@ -78,6 +99,12 @@ class Replica:
         """Whether anything was heard in the present session, or the last one."""
         self._missed = False
         """Whether its absence was logged."""
+        self._unusable = ""
+        self._proof: Proof | None = None
+        if proves:
+            self._proof = Proof(
+                self.name, submit=self._submit_probe, cancel=self.cancel, on_done=self._look
+            )
 
     @property
     def incarnation(self) -> tuple[str, int]:
@@ -97,8 +124,23 @@ class Replica:
             and self._session is not None
             and self.heard_in_session
             and self.model is not None
-            and not self.suspected
+            and not (self.suspected or self.leaving)
+            and (self._proof is None or self._proof.done)
         )
+
+    @property
+    def problem(self) -> str:
+        """Why it is not ready although it says that it is, if that is known."""
+        return self._unusable or (self._proof.problem if self._proof is not None else "")
+
+    def leave(self, leaving: bool) -> None:
+        """Notes that it is about to go, or that it stays after all; attempts go on."""
+        if leaving != self.leaving:
+            log.info("engine_leaving" if leaving else "engine_stays", engine=self.name)
+        self.leaving = leaving
+        if leaving and self._proof is not None:
+            self._proof.forbid()
+        self._look()
 
     def view(self, hashes: Sequence[BlockHash], *, reads_cache: bool) -> EngineView:
         """Returns what the router needs to price it."""
@@ -136,9 +178,24 @@ class Replica:
                 tasks.create_task(self._state_loop())
                 tasks.create_task(self._session_loop())
                 tasks.create_task(self._watch())
+                if self._proof is not None:
+                    tasks.create_task(self._proof.run())
         finally:
             self.table.lose_all("the gateway is shutting down")
             await self._link.close()
+
+    def _look(self) -> None:
+        """Notes what has changed."""
+        talks = self._session is not None and self.heard_in_session
+        if self._proof is not None and talks and not self.leaving:
+            self._proof.allow()
+        if self.ready:
+            self._on_ready()
+
+    def _submit_probe(self) -> Attempt:
+        assert self.model is not None, "there is a session"
+        request = probe_request(self.model.card, id=self._env.new_id())
+        return self.submit(request, hashes=[], prefill_tokens=1)
 
     def _notify(self) -> None:
         if self._session is not None:
@@ -194,12 +251,15 @@ class Replica:
             self._serving.set()
         else:
             self._serving.clear()
+        self._look()
 
     def _new_epoch(self, epoch: int) -> None:
         if self.epoch:
             log.info("engine_restarted", engine=self.name)
         self.epoch = epoch
         self.suspected = False
+        if self._proof is not None:
+            self._proof.renew()
         self.load = engine_pb2.Load()
         self._close_session("the engine was restarted")
 
@@ -223,6 +283,7 @@ class Replica:
             except LinkLostError as lost:
                 self._close_session(lost.reason)
             except OctavoError as error:
+                self._unusable = error.message
                 log.error("engine_unusable", engine=self.name, error=str(error))
             if asyncio.get_running_loop().time() - opened > LAST_RETRY_S:
                 failures = 0
@@ -237,6 +298,7 @@ class Replica:
         self._session = EngineSession(
             self._link.open_session(), self.table, epoch=self.epoch, on_message=self._heard
         )
+        self._unusable = ""
         log.info("engine_connected", engine=self.name, model=self.model.name)
         await self._session.run()
 
@@ -248,7 +310,7 @@ class Replica:
             stream.close()
         if card.epoch != self.epoch:
             raise LinkLostError("the card is of another engine process")
-        return self._loader.build(card, files)
+        return replace(self._loader.build(card, files), service=self.endpoint.service)
 
     def _heard(self, update: engine_pb2.SessionUpdate) -> None:
         """Counts as a sign of life unless work waits and no step was made: that is stuck, too.
@@ -259,12 +321,17 @@ class Replica:
         first, self.heard_in_session = not self.heard_in_session, True
         if first or update.step != self._step or not update.oldest_runnable_ms:
             self._silence.heard()
+            news = first or self.suspected
             self.suspected = self.suspected and first
+            if news:
+                self._look()
         self._step = update.step
 
     def _close_session(self, reason: str, loss: Loss = Loss.BROKEN) -> None:
         """Ends the session, if there is one, and every attempt at once."""
         session, self._session = self._session, None
+        if self._proof is not None:
+            self._proof.forbid()
         if not self.heard_in_session:
             loss = Loss.SILENT  # nobody was there, so nobody died of it
         if session is not None:

@@ -33,6 +33,12 @@ class TimeBounds:
         """The time from which on nobody need be waited for; None: no deadline."""
         return None if self.overdue_s is None else self._arrived + self.overdue_s
 
+    @property
+    def queue_ends_at(self) -> float | None:
+        """The time until which it may wait for its turn; None: for ever."""
+        limits = [ms for ms in (self._remaining_ms, self._max_queue_ms) if ms]
+        return self._arrived + min(limits) / 1000 if limits else None
+
     def exceeded(self) -> OctavoError:
         """Returns what a caller is told whose deadline is over."""
         return OctavoError(DEADLINE_EXCEEDED, limit_ms=self._remaining_ms)

@@ -14,7 +14,10 @@ from tests.runtime.smollm2_files import chat_template, tokenizer_json
 
 from octavo.gateway.admission import Admission
 from octavo.gateway.app import App, build_app
+from octavo.gateway.catalogue import Asleep
 from octavo.gateway.config import GatewayConfig
+from octavo.gateway.demand import Demand
+from octavo.gateway.discovery import Service
 from octavo.gateway.dispatch import Call
 from octavo.gateway.endpoints import Readiness, ServedModel
 from octavo.gateway.metrics import GatewayMetrics
@@ -170,6 +173,10 @@ class ScriptedDispatcher:
         self.open_s = 0.0
         self.cancelled = 0
         self.refusals: list[tuple[str, str, str]] = []
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
 
     def refused(self, error: OctavoError, *, id: str, endpoint: str) -> None:
         self.refusals.append((error.kind.name, id, endpoint))
@@ -187,11 +194,40 @@ class ScriptedDispatcher:
         return made
 
 
+class ScriptedCatalogue:
+    def __init__(self) -> None:
+        self.sleepers: dict[str, Asleep] = {}
+
+    def service_of(self, name: str) -> str:
+        return self.sleepers[name].service.id if name in self.sleepers else ""
+
+    def asleep(self) -> list[Asleep]:
+        return list(self.sleepers.values())
+
+    def asleep_as(self, name: str) -> Asleep | None:
+        return self.sleepers.get(name)
+
+
 class ScriptedFleet:
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    """Names of the catalogue are held until `wake`."""
+
+    def __init__(self, models: Sequence[ServedModel], demand: Demand) -> None:
         self.models = list(models)
         self.loading = False
         self.draining = False
+        self.catalogue = ScriptedCatalogue()
+        self.demand = demand
+
+    def holds(self, service: str) -> bool:
+        return any(a.service.id == service for a in self.catalogue.asleep())
+
+    def sleep(self, name: str) -> None:
+        service = Service(id=f"team/{name}", names=(name,), created_unix_s=1_700_000_000)
+        asleep = Asleep(name=name, service=service, stage="there is no engine")
+        self.catalogue.sleepers[name] = asleep
+
+    def wake(self, name: str) -> None:
+        self.demand.release(self.catalogue.sleepers.pop(name).service.id)
 
     def served(self) -> list[ServedModel]:
         return [] if self.loading else self.models
@@ -252,10 +288,13 @@ class World:
     def __init__(
         self, script: Script | None = None, *, models: Sequence[ServedModel] = (), **config: Any
     ) -> None:
-        self.fleet = ScriptedFleet(models or [made_model(), made_model("org/smollm2")])
         self.dispatcher = ScriptedDispatcher(script or says("Hello there"))
         settings = GatewayConfig(**config)
         self.metrics = GatewayMetrics(CollectorRegistry())
+        self.fleet = ScriptedFleet(
+            models or [made_model(), made_model("org/smollm2")],
+            Demand(hold_s=settings.hold_s, max_held=settings.max_held, metrics=self.metrics),
+        )
         self.once = Once(
             cast("Any", self.dispatcher),
             None,

@@ -27,3 +27,14 @@ def test_ids_may_hold_slashes() -> None:
 def test_an_unknown_model() -> None:
     response = World().get("/v1/models/../../etc/passwd")
     assert (response.status, response.error["code"]) == (404, "model_not_found")
+
+
+def test_a_service_without_an_engine_is_listed_as_not_ready() -> None:
+    world = World()
+    world.fleet.sleep("team/big")
+    listed = world.get("/v1/models").json["data"]
+    assert [m["id"] for m in listed] == ["smollm2", "org/smollm2", "team/big"]
+    for entry in (listed[-1], world.get("/v1/models/team/big").json):
+        assert entry["status"] == {"ready": False, "stage": "there is no engine", "eta_ms": 0}
+        assert entry["created_at"] == "2023-11-14T22:13:20Z"
+        assert entry["object"] == entry["type"] == "model"

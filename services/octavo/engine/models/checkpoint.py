@@ -11,7 +11,10 @@ import torch
 from octavo.engine.models.config import ModelConfig
 from octavo.engine.models.fields import UnreadableError
 from octavo.engine.models.gguf_file import GgufFile
+from octavo.engine.models.resolve import Progress
 from octavo.engine.models.safetensors_folder import SafetensorsFolder
+from octavo.runtime import manifest
+from octavo.runtime.manifest import Manifest, ManifestError
 from octavo.v1.errors import MODEL_UNREADABLE, OctavoError
 
 
@@ -77,23 +80,54 @@ class Checkpoint(Protocol):
         ...
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Opens a folder with config.json and safetensors, or a .gguf file.
+def open_checkpoint(
+    path: Path, *, verify: bool = False, told: Progress | None = None
+) -> Checkpoint:
+    """Opens a folder with config.json and safetensors, one with a GGUF file, or a .gguf file.
 
     All that can be known without reading weights is checked here: config, names, shapes, types and
-    sizes of all tensors, tokenizer, side files.
+    sizes of all tensors, tokenizer, side files; and a manifest, where the loader left one.
+
+    Args:
+        path: folder or file.
+        verify: whether to hash all files that a manifest lists, besides comparing their sizes.
+        told: called with the bytes hashed so far and in all.
 
     Raises:
         OctavoError: MODEL_UNREADABLE with the reason.
     """
     try:
         if path.is_dir():
-            return SafetensorsFolder(path)
+            return _open_folder(path, _checked(path, verify=verify, told=told))
         if path.suffix == ".gguf":
-            return GgufFile(path)
+            found = _checked(path.parent, holds=path.name, verify=verify, told=told)
+            return GgufFile(path, found)
         raise UnreadableError("it is neither a folder nor a .gguf file")
-    except UnreadableError as error:
+    except (UnreadableError, ManifestError) as error:
         raise OctavoError(MODEL_UNREADABLE, path=path, reason=str(error)) from error
     except OSError as error:
         reason = f"{Path(str(error.filename)).name}: {error.strerror}"
         raise OctavoError(MODEL_UNREADABLE, path=path, reason=reason) from error
+
+
+def _checked(
+    folder: Path, *, holds: str = "", verify: bool, told: Progress | None
+) -> Manifest | None:
+    """Returns the manifest of a folder that is what it says.
+
+    None when there is none, or none that has the file which has to be held.
+    """
+    found = manifest.read(folder)
+    if found is None or (holds and holds not in found.files):
+        return None
+    manifest.check_sizes(folder, found)
+    if verify:
+        manifest.check_digests(folder, found, told)
+    return found
+
+
+def _open_folder(path: Path, found: Manifest | None) -> Checkpoint:
+    ggufs = sorted(path.glob("*.gguf"))
+    if len(ggufs) == 1 and not (path / "config.json").exists():
+        return GgufFile(ggufs[0], found)
+    return SafetensorsFolder(path, found)

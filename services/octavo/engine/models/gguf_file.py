@@ -21,6 +21,7 @@ from octavo.engine.models.fields import Fields, UnreadableError
 from octavo.engine.models.gguf_header import GgufHeader, TensorInfo, read_header
 from octavo.engine.models.gguf_tokenizer import tokenizer_json
 from octavo.engine.models.llama3_rope import with_factors
+from octavo.runtime.manifest import Manifest
 from octavo.v1.errors import MODEL_UNREADABLE, OctavoError
 
 _GLOBAL_NAMES: Final = {
@@ -49,18 +50,21 @@ _FILE_TYPE: Final = re.compile(r"[.-](I?Q\d\w*|BF16|F16|F32)$", re.IGNORECASE)
 class GgufFile:
     """A checkpoint in one GGUF file; see `Checkpoint` for the attributes.
 
+    Args:
+        path: the file.
+        manifest: what the loader says of it, if it brought it.
+
     Raises:
         UnreadableError: the file cannot be used.
         OSError: it cannot be read.
     """
 
-    revision = ""
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
         self._path = path
         header = read_header(path)
         fields = Fields(header.metadata)
-        self.model_id = _FILE_TYPE.sub("", path.stem)
+        self.model_id = manifest.model_id if manifest else _FILE_TYPE.sub("", path.stem)
+        self.revision = manifest.revision if manifest else ""
         self.config = self._config(header)
         self._tensors = _by_hugging_face_name(header, self.config)
         # llama.cpp keeps the two halves of a rotated pair side by side in this family

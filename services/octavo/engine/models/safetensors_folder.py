@@ -17,6 +17,7 @@ from octavo.engine.models import generation
 from octavo.engine.models.config import ModelConfig, from_hugging_face
 from octavo.engine.models.digest import content_digest
 from octavo.engine.models.fields import MAX_JSON_BYTES, Fields, UnreadableError, read_json, shown
+from octavo.runtime.manifest import Manifest
 from octavo.v1.errors import MODEL_UNREADABLE, OctavoError
 
 _INDEX: Final = "model.safetensors.index.json"
@@ -29,16 +30,18 @@ _SNAPSHOT: Final = re.compile(r".*/models--([\w.-]+)--([\w.-]+)/snapshots/([0-9a
 class SafetensorsFolder:
     """A checkpoint in a folder; see `Checkpoint` for the attributes.
 
+    Args:
+        path: the folder.
+        manifest: what the loader says of it, if it brought it.
+
     Raises:
         UnreadableError: the folder cannot be used.
         OSError: a file cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, manifest: Manifest | None = None) -> None:
         self._path = path
-        snapshot = _SNAPSHOT.fullmatch(str(path.absolute()))
-        self.model_id = f"{snapshot[1]}/{snapshot[2]}" if snapshot else path.absolute().name
-        self.revision = snapshot[3] if snapshot else ""
+        self.model_id, self.revision = _identity(path, manifest)
         config = Fields(read_json(path / "config.json"))
         self.config = from_hugging_face(config.raw)
         shards = _shards(path)
@@ -72,6 +75,16 @@ class SafetensorsFolder:
             return self._shards[self._shard_of[name]].tensor(name)
         except SafetensorError as error:
             raise OctavoError(MODEL_UNREADABLE, path=self._path, reason=str(error)) from error
+
+
+def _identity(path: Path, manifest: Manifest | None) -> tuple[str, str]:
+    """Returns name and revision: the same however a model of the hub came here."""
+    if manifest is not None:
+        return manifest.model_id, manifest.revision
+    snapshot = _SNAPSHOT.fullmatch(str(path.absolute()))
+    if snapshot:
+        return f"{snapshot[1]}/{snapshot[2]}", snapshot[3]
+    return path.absolute().name, ""
 
 
 class _Shard:

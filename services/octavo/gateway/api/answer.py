@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 
 from octavo.gateway.api.body import Receive, Send
-from octavo.gateway.api.events import KEEP_ALIVE, Events
+from octavo.gateway.api.events import HOLD_S, KEEP_ALIVE, Events
 from octavo.gateway.api.headers import (
     REPLAYED,
+    STREAM,
     Headers,
     cached_header,
     id_headers,
@@ -31,7 +32,6 @@ from octavo.gateway.api.whole import whole_answer
 from octavo.gateway.time_bounds import TimeBounds
 from octavo.v1.errors import ENGINE_FAILURE, OctavoError
 
-HOLD_S: Final = 10.0
 _LONG_S: Final = 3600.0
 
 
@@ -43,6 +43,7 @@ async def answer(
     *,
     bounds: TimeBounds,
     heartbeat_s: float,
+    begun: bool,
     on_running: Callable[[Running], None],
 ) -> None:
     """Runs the plan and sends its answer; sends nothing to a client that has left.
@@ -54,6 +55,7 @@ async def answer(
         send: takes the answer.
         bounds: of this client's request, told the loop's time.
         heartbeat_s: silence after which a stream gets a comment.
+        begun: the stream has had its head, and comments.
         on_running: takes note of what holds the answer's buffers.
 
     Raises:
@@ -62,7 +64,7 @@ async def answer(
     async with Running(plan, open, receive, bounds=bounds) as running:
         on_running(running)
         if plan.stream:
-            await _stream(plan, running, send, heartbeat_s=heartbeat_s)
+            await _stream(plan, running, send, heartbeat_s=heartbeat_s, begun=begun)
         else:
             await _whole(plan, running, send)
 
@@ -101,12 +103,14 @@ async def _whole(plan: Plan, running: Running, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _stream(plan: Plan, running: Running, send: Send, *, heartbeat_s: float) -> None:
+async def _stream(
+    plan: Plan, running: Running, send: Send, *, heartbeat_s: float, begun: bool
+) -> None:
     loop = asyncio.get_running_loop()
     tally = Tally(plan)
     events = Events(plan, tally)
     accepted = loop.time()
-    last_sent: float | None = None
+    last_sent: float | None = accepted if begun else None
     while True:
         due = accepted + HOLD_S if last_sent is None else last_sent + heartbeat_s
         deltas = await running.take(max(0.0, due - loop.time()))
@@ -160,9 +164,7 @@ def _explaining(plan: Plan, running: Running) -> Headers:
 def _stream_headers(plan: Plan, running: Running, tally: Tally, *, waited_ms: float) -> Headers:
     return [
         *([cached_header(tally.cached_tokens)] if tally.knows_cached else []),
-        (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-store"),
-        (b"x-accel-buffering", b"no"),
+        *STREAM,
         timing_header({"first": waited_ms}),
         *_explaining(plan, running),
     ]

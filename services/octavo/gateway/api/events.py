@@ -18,6 +18,8 @@ from octavo.gateway.api.tally import Choice, Tally
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import OctavoError
 
+HOLD_S: Final = 10.0
+"""The 200 of a stream waits so long for something better to say."""
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 DONE: Final = b"data: [DONE]\n\n"
 OBJECTS: Final = {"chat": "chat.completion.chunk", "completions": "text_completion"}
@@ -83,7 +85,7 @@ class Events:
 
     def error(self, error: OctavoError) -> bytes:
         """Returns the one event that says that the stream cannot go on."""
-        return b"data: " + _encode({"error": error_object(error)}) + b"\n\n"
+        return error_event(error)
 
     def _details(self, choice: Choice, delta: engine_pb2.Delta) -> list[bytes]:
         parts = [b',"logprobs":', self._logprobs(choice, delta)]
@@ -146,3 +148,8 @@ class Events:
             alternatives=alternatives,
         )
         return _encode(asdict(legacy))
+
+
+def error_event(error: OctavoError) -> bytes:
+    """Returns the event after which nothing follows."""
+    return b"data: " + _encode({"error": error_object(error)}) + b"\n\n"

@@ -28,6 +28,13 @@ EXPOSED: Final = (
 
 MAX_LABEL_CHARS: Final = 128
 
+STREAM: Final[Headers] = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+"""Of every stream."""
+
 REPLAYED: Final = (b"idempotency-replayed", b"true")
 """The answer belongs to an earlier request with the same key."""
 

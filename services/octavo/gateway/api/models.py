@@ -1,4 +1,8 @@
-"""`/v1/models` and `/v1/models/{id}`: one object that clients of OpenAI and Anthropic both read."""
+"""`/v1/models` and `/v1/models/{id}`: one object that clients of OpenAI and Anthropic both read.
+
+A service without an engine is listed too: a request for it starts one. Nobody can say yet what its
+model is like.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from octavo.gateway.catalogue import Asleep
 from octavo.gateway.endpoints import Readiness, ServedModel
 from octavo.gateway.fleet import Fleet
 
@@ -24,6 +29,7 @@ class Models:
         """Lists every served name; while nothing is served, says how far the start is."""
         readiness = self._fleet.readiness()
         data = [model_object(m, readiness) for m in self._fleet.served()]
+        data += [asleep_object(a) for a in self._fleet.catalogue.asleep()]
         return JSONResponse(
             {
                 "object": "list",
@@ -37,26 +43,25 @@ class Models:
 
     async def show(self, request: Request) -> Response:
         """Shows one model; its id may hold slashes."""
-        model = self._fleet.model(request.path_params["id"])
-        return JSONResponse(model_object(model, self._fleet.readiness()))
+        name = request.path_params["id"]
+        if (asleep := self._fleet.catalogue.asleep_as(name)) is not None:
+            return JSONResponse(asleep_object(asleep))
+        return JSONResponse(model_object(self._fleet.model(name), self._fleet.readiness()))
+
+
+def asleep_object(asleep: Asleep) -> dict[str, object]:
+    """Returns the entry of a service that has no engine."""
+    readiness = Readiness(ready=False, stage=asleep.stage)
+    return _common(asleep.name, asleep.service.created_unix_s, readiness)
 
 
 def model_object(model: ServedModel, readiness: Readiness) -> dict[str, object]:
     """Returns a model's entry."""
     card = model.card
-    created = datetime.datetime.fromtimestamp(card.created_unix_s, datetime.UTC)
     return {
-        "id": model.name,
-        "object": "model",
-        "created": card.created_unix_s,
-        "owned_by": "octavo",
+        **_common(model.name, card.created_unix_s, readiness),
         "root": card.model,
-        "parent": None,
         "max_model_len": card.max_model_len,
-        "type": "model",
-        "display_name": model.name,
-        "created_at": created.isoformat().replace("+00:00", "Z"),
-        "status": _status(readiness),
         "default_sampling": default_sampling(model),
         "dtype": card.dtype,
         "exact": card.exact,
@@ -72,6 +77,21 @@ def default_sampling(model: ServedModel) -> dict[str, float]:
         name: round(float(getattr(defaults, name)), 6)
         for name in _DEFAULTS
         if any(field.name == name for field, _ in defaults.ListFields())
+    }
+
+
+def _common(name: str, created_unix_s: int, readiness: Readiness) -> dict[str, object]:
+    created = datetime.datetime.fromtimestamp(created_unix_s, datetime.UTC)
+    return {
+        "id": name,
+        "object": "model",
+        "created": created_unix_s,
+        "owned_by": "octavo",
+        "parent": None,
+        "type": "model",
+        "display_name": name,
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "status": _status(readiness),
     }
 
 

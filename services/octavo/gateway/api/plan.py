@@ -25,11 +25,21 @@ class Context:
     client_label: str = ""
     traceparent: str = ""
     read_timeout_ms: int = 0
+    waited_s: float = 0.0
+    """How long it was held."""
     replayed: bool = False
     """The answer is an earlier request's."""
 
     @classmethod
-    def of(cls, scope: Scope, *, id: str, created: int, ignored: tuple[str, ...]) -> Context:
+    def of(
+        cls,
+        scope: Scope,
+        *,
+        id: str,
+        created: int,
+        ignored: tuple[str, ...],
+        waited_s: float = 0.0,
+    ) -> Context:
         """Reads the headers."""
         return cls(
             id=id,
@@ -38,6 +48,7 @@ class Context:
             client_label=client_label(scope),
             traceparent=header(scope, b"traceparent"),
             read_timeout_ms=read_timeout_ms(scope),
+            waited_s=waited_s,
         )
 
 
@@ -91,7 +102,9 @@ def find_model(fleet: Fleet, name: str) -> ServedModel:
     """
     if name:
         return fleet.model(name)
-    served: Mapping[bytes, ServedModel] = {m.identity: m for m in reversed(fleet.served())}
+    served: Mapping[tuple[str, bytes], ServedModel] = {
+        (m.service, m.identity): m for m in reversed(fleet.served())
+    }
     return next(iter(served.values())) if len(served) == 1 else fleet.model(name)
 
 
@@ -114,4 +127,5 @@ def make_call(
         clamped=clamped,
         endpoint=endpoint,
         traceparent=context.traceparent,
+        waited_s=context.waited_s,
     )

@@ -41,7 +41,7 @@ def fill(
     """
     _fill_sampling(request.sampling, body, model)
     _fill_stop(request.stop, body, model)
-    request.model = model.name
+    request.model = model.engine_name
     request.n = check_choices(body)
     request.min_tokens = body.min_tokens
     if body.prompt_logprobs is not None:

@@ -1,0 +1,70 @@
+"""What a gateway knows of engines and demand, for whoever makes pods routable and scales services.
+
+Tells nothing of single requests.
+"""
+
+from __future__ import annotations
+
+from octavo.gateway.fleet import Fleet
+from octavo.gateway.replica import Replica, stage_word
+from octavo.gateway.routing import price
+from octavo.v1 import engine_pb2
+
+
+def report(fleet: Fleet, *, gateway: str) -> dict[str, object]:
+    """Returns the present state.
+
+    Args:
+        fleet: engines, services and demand.
+        gateway: which process this is.
+    """
+    return {
+        "gateway": gateway,
+        "engines": [_engine(replica) for replica in fleet.replicas],
+        "services": [_service(fleet, service.id) for service in fleet.catalogue.services],
+    }
+
+
+def state_of(replica: Replica) -> str:
+    """Returns how an engine stands, in one word."""
+    if replica.leaving:
+        return "draining"
+    if replica.suspected:
+        return "suspected"
+    if replica.stage == engine_pb2.STAGE_UNSPECIFIED:
+        return "lost" if replica.epoch else "connecting"
+    if replica.stage == engine_pb2.STAGE_READY and not replica.ready:
+        return "connecting"
+    return stage_word(replica.stage)
+
+
+def _engine(replica: Replica) -> dict[str, object]:
+    endpoint = replica.endpoint
+    return {
+        "address": endpoint.address,
+        "uid": endpoint.uid,
+        "pod": endpoint.pod.rpartition("/")[2],
+        "service": endpoint.service,
+        "state": state_of(replica),
+        "routable": replica.ready,
+        "in_flight": replica.table.in_flight,
+        "detail": replica.problem or replica.detail,
+        "numerics_id": replica.numerics_id,
+    }
+
+
+def _service(fleet: Fleet, service: str) -> dict[str, object]:
+    figures, replicas = fleet.demand.figures(service), fleet.of(service)
+    # A prompt of no length: what is left of the price is the work that is there already.
+    queues = [price(r.view([], reads_cache=False), 0) for r in replicas if r.ready]
+    age_s = figures.wanted_age_s
+    return {
+        "service": service,
+        "in_flight": sum(replica.table.in_flight for replica in replicas),
+        "held": figures.held,
+        "queue_s": round(min(queues, default=0.0), 4),
+        "arrivals_per_s": round(figures.arrivals_per_s, 4),
+        "wanted_age_s": None if age_s is None else round(age_s, 3),
+        "prompt_tokens": figures.prompt_tokens,
+        "cached_tokens": figures.cached_tokens,
+    }
