@@ -1,0 +1,104 @@
+"""The volume of a service's model, and the Job that loads the model into it.
+
+The Job's name stands for the model and its revision, so that another model is another Job and the
+same one is never loaded twice at once. Its pod tries again by itself for ever, with Kubernetes'
+own pauses: a token that becomes valid needs no operator.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from octavo.operator import names
+from octavo.operator.kinds import JOB, VOLUME_CLAIM, Manifest
+from octavo.operator.pod_parts import (
+    CONTAINER_SECURITY,
+    MODELS,
+    environment,
+    isolation,
+    literal,
+    placement,
+    temporary_mount,
+    temporary_volume,
+)
+from octavo.operator.spec import InferenceService, Volume
+
+CONTAINER: Final = "loader"
+_TRIES: Final = 1_000_000
+
+
+def job_name(service: InferenceService) -> str:
+    """Returns the name of the Job for the model that is wanted."""
+    return names.load_job(service.name, service.spec.model.key)
+
+
+def arguments(service: InferenceService) -> list[str]:
+    """Returns the loader's arguments."""
+    model = service.spec.model
+    revision = ["--revision", model.revision] if model.revision else []
+    return ["--model", model.uri, *revision, "--target", f"{MODELS}/{model.key}"]
+
+
+def volume_claim(service: InferenceService, volume: Volume) -> Manifest:
+    """Returns the claim, without metadata that all children have."""
+    spec: Manifest = {
+        "accessModes": [volume.access_mode],
+        "resources": {"requests": {"storage": volume.size}},
+    }
+    if volume.storage_class_name:
+        spec["storageClassName"] = volume.storage_class_name
+    return {
+        "apiVersion": VOLUME_CLAIM.api_version,
+        "kind": VOLUME_CLAIM.name,
+        "metadata": {
+            "name": names.models(service.name),
+            "labels": names.labels(service.name, names.LOADER),
+        },
+        "spec": spec,
+    }
+
+
+def job(service: InferenceService, image: str, references: str) -> Manifest:
+    """Returns the Job, without metadata that all children have.
+
+    Args:
+        service: what is wanted.
+        image: of the loader.
+        references: hash of the data that the pod takes values from; empty when there is none.
+    """
+    labels = names.labels(service.name, names.LOADER)
+    metadata: Manifest = {"labels": labels}
+    if references:
+        metadata["annotations"] = {names.REFERENCES: references}
+    return {
+        "apiVersion": JOB.api_version,
+        "kind": JOB.name,
+        "metadata": {"name": job_name(service), "labels": labels},
+        "spec": {
+            "backoffLimit": _TRIES,
+            "template": {"metadata": metadata, "spec": _pod(service, image)},
+        },
+    }
+
+
+def _pod(service: InferenceService, image: str) -> Manifest:
+    engine = service.spec.engine
+    claim = {"claimName": names.models(service.name)}
+    container = {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": engine.image_pull_policy,
+        "command": ["python", "-m", "octavo.loader"],
+        "args": literal(arguments(service)),
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [temporary_mount(), {"name": "models", "mountPath": MODELS}],
+        **environment(engine, service.spec.model),
+    }
+    # It is placed like an engine: the volume that it binds has to be where engines can run.
+    return isolation(engine) | placement(engine) | {
+        "containers": [container],
+        "volumes": [temporary_volume(), {"name": "models", "persistentVolumeClaim": claim}],
+        "restartPolicy": "OnFailure",
+    }  # fmt: skip

@@ -1,0 +1,139 @@
+"""How engines are found, reached, protected from disruption and measured.
+
+Engines speak without a password, so their network policy is what keeps strangers out.
+"""
+
+from __future__ import annotations
+
+from octavo.operator import names
+from octavo.operator.kinds import DISRUPTION_BUDGET, NETWORK_POLICY, POD_MONITOR, SERVICE, Manifest
+from octavo.operator.observed import Installation
+from octavo.operator.spec import InferenceService
+
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+_TRACES = "OTEL_EXPORTER_OTLP"
+_TRACE_PORTS = (4317, 4318)
+
+
+def service(wanted: InferenceService) -> Manifest:
+    """Returns the headless Service.
+
+    It lists engines before they are ready: gateways connect to them first, and say when they can
+    route there.
+    """
+    ports = [("grpc", names.GRPC_PORT), ("status", names.STATUS_PORT)]
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": names.selector(wanted.name),
+        "ports": [
+            {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+            for name, port in ports
+        ],
+    }
+    return {
+        "apiVersion": SERVICE.api_version,
+        "kind": SERVICE.name,
+        "metadata": _metadata(wanted),
+        "spec": spec,
+    }
+
+
+def disruption_budget(wanted: InferenceService) -> Manifest:
+    """Returns the budget: one engine at a time may be evicted, whatever their number.
+
+    An eviction is an ordinary end: the engine announces that it drains, requests end or go on
+    elsewhere. A budget that never lets the only engine go would stop every drain of its node for
+    good; new requests wait at the gateway meanwhile. One that is not ready protects nobody.
+    """
+    return {
+        "apiVersion": DISRUPTION_BUDGET.api_version,
+        "kind": DISRUPTION_BUDGET.name,
+        "metadata": _metadata(wanted),
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": names.selector(wanted.name)},
+        },
+    }
+
+
+def engine_policy(wanted: InferenceService, installation: Installation) -> Manifest:
+    """Returns who reaches the engines: gateways their API, monitoring their metrics.
+
+    Without a gateway the pods of the namespace are its clients. Engines themselves reach nobody,
+    unless their variables say that they send traces.
+    """
+    ingress = [_rule("from", [_clients(installation)], names.GRPC_PORT)]
+    if installation.monitoring_namespaces:
+        readers = [_pods_of(namespace) for namespace in installation.monitoring_namespaces]
+        ingress.append(_rule("from", readers, names.STATUS_PORT))
+    spec: Manifest = {
+        "podSelector": {"matchLabels": names.selector(wanted.name)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": ingress,
+    }
+    if any(variable.name.startswith(_TRACES) for variable in wanted.spec.engine.env):
+        name_ports = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+        trace_ports = [{"port": port, "protocol": "TCP"} for port in _TRACE_PORTS]
+        spec["egress"] = [{"ports": [*name_ports, *trace_ports]}]
+    return {
+        "apiVersion": NETWORK_POLICY.api_version,
+        "kind": NETWORK_POLICY.name,
+        "metadata": _metadata(wanted),
+        "spec": spec,
+    }
+
+
+def loader_policy(wanted: InferenceService) -> Manifest:
+    """Returns what the loader reaches: anything, for hubs are anywhere. Nobody reaches it."""
+    return {
+        "apiVersion": NETWORK_POLICY.api_version,
+        "kind": NETWORK_POLICY.name,
+        "metadata": {
+            "name": names.load(wanted.name),
+            "labels": names.labels(wanted.name, names.LOADER),
+        },
+        "spec": {
+            "podSelector": {"matchLabels": names.selector(wanted.name, names.LOADER)},
+            "policyTypes": ["Ingress", "Egress"],
+            "egress": [{}],
+        },
+    }
+
+
+def pod_monitor(wanted: InferenceService) -> Manifest:
+    """Returns what makes a Prometheus operator read the engines' metrics."""
+    return {
+        "apiVersion": POD_MONITOR.api_version,
+        "kind": POD_MONITOR.name,
+        "metadata": _metadata(wanted),
+        "spec": {
+            "selector": {"matchLabels": names.selector(wanted.name)},
+            "podMetricsEndpoints": [{"port": "status", "path": "/metrics"}],
+        },
+    }
+
+
+def _metadata(wanted: InferenceService) -> Manifest:
+    return {
+        "name": names.engine(wanted.name),
+        "labels": names.labels(wanted.name, names.ENGINE),
+    }
+
+
+def _rule(direction: str, peers: list[Manifest], port: int) -> Manifest:
+    return {direction: peers, "ports": [{"port": port, "protocol": "TCP"}]}
+
+
+def _clients(installation: Installation) -> Manifest:
+    if not installation.gateway_namespace:
+        return {"podSelector": {}}
+    gateways = _pods_of(installation.gateway_namespace)
+    if installation.gateway_labels:
+        gateways["podSelector"] = {"matchLabels": dict(installation.gateway_labels)}
+    return gateways
+
+
+def _pods_of(namespace: str) -> Manifest:
+    return {"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: namespace}}}

@@ -1,0 +1,271 @@
+"""Carries out a plan, write by write, so that it may end after any of them.
+
+What is gone needs no write. A refused write does not stop those behind it, and the status waits
+until the refusals are known to whoever made the plan. A conflict, or an API server that does not
+answer, ends the plan; a child in conflict is read again first. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+import structlog
+
+from octavo.operator import names
+from octavo.operator.cluster import (
+    Cluster,
+    ClusterError,
+    ConflictError,
+    Key,
+    MissingError,
+    RefusedError,
+    UnavailableError,
+    key_of,
+)
+from octavo.operator.kinds import EVENT, INFERENCE_SERVICE, POD, Kind, Manifest
+from octavo.operator.metrics import OperatorMetrics
+from octavo.operator.mirror import Mirror
+from octavo.operator.observed import Refusal, is_controlled_by
+from octavo.operator.plan import Apply, Delete, Event, PatchPodCondition, Plan, Scale, Write
+from octavo.runtime.env import Env
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+MAX_MESSAGE: Final = 1024
+"""Characters of an event's message; the API takes no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a plan that was carried out to its end."""
+
+    refusals: tuple[Refusal, ...]
+    """What was refused for good."""
+    num_writes: int
+    """What was written, the status and events not counted."""
+    status_waits: bool
+    """Whether the status was held back, because there are other refusals than it was made from."""
+
+
+class Executor:
+    """Carries out plans.
+
+    Args:
+        cluster: is written to.
+        mirror: is told of what comes back, so that the next plan knows it before a watch does.
+        metrics: counts the writes.
+        env: gives events their names and times.
+    """
+
+    def __init__(
+        self, cluster: Cluster, mirror: Mirror, *, metrics: OperatorMetrics, env: Env
+    ) -> None:
+        self._cluster = cluster
+        self._mirror = mirror
+        self._metrics = metrics
+        self._env = env
+
+    async def execute(
+        self, plan: Plan, resource: Manifest, *, known: tuple[Refusal, ...]
+    ) -> Outcome:
+        """Carries out a plan for an InferenceService.
+
+        Args:
+            plan: what to write.
+            resource: the InferenceService as the plan was made from it.
+            known: the refusals that the plan was made from.
+
+        Raises:
+            ConflictError: something is not as the plan thought; observe again.
+            UnavailableError: the API server did not answer.
+        """
+        refusals: list[Refusal] = []
+        num_writes = 0
+        for write in plan.writes:
+            try:
+                num_writes += await self._write(write, resource)
+            except (RefusedError, MissingError) as error:
+                kind, name = _target(write)
+                refusal = Refusal(kind=kind.name, name=name, message=error.message)
+                refusals.append(refusal)
+                if refusal not in known:
+                    log.warning(
+                        "write_refused",
+                        resource=str(key_of(resource)),
+                        kind=kind.name,
+                        name=name,
+                        reason=error.message,
+                    )
+        status_waits = _targets(refusals) != _targets(known)
+        if plan.status is not None and not status_waits:
+            written = await self._write_status(plan.status, resource)
+            await self._post(plan.events if written else (), resource)
+        return Outcome(refusals=tuple(refusals), num_writes=num_writes, status_waits=status_waits)
+
+    async def _write(self, write: Write, resource: Manifest) -> bool:
+        """Carries out one write; returns whether anything was written."""
+        namespace = key_of(resource).namespace
+        match write:
+            case Apply():
+                return await self._apply(write, resource)
+            case Scale():
+                return await self._scale(write, Key(namespace, write.name))
+            case Delete():
+                return await self._delete(write, Key(namespace, write.name))
+            case PatchPodCondition():
+                return await self._patch_pod(write, namespace)
+
+    async def _apply(self, write: Apply, resource: Manifest) -> bool:
+        key = key_of(write.manifest)
+        if write.creates:
+            found = await self._cluster.get(write.kind, key)
+            if found is not None:
+                self._mirror.see(write.kind, found)
+                if not is_controlled_by(found, resource["metadata"]["uid"]):
+                    raise RefusedError("it exists already and belongs to somebody else")
+        try:
+            applied = await self._counted(
+                write.kind, "apply", self._cluster.apply(write.kind, write.manifest)
+            )
+        except ConflictError:
+            await self._look_again(write.kind, key)
+            raise
+        self._mirror.see(write.kind, applied)
+        return True
+
+    async def _scale(self, write: Scale, key: Key) -> bool:
+        call = self._cluster.scale(write.kind, key, uid=write.uid, replicas=write.replicas)
+        try:
+            await self._counted(write.kind, "scale", call)
+        except MissingError:
+            return False
+        finally:
+            await self._look_again(write.kind, key)
+        return True
+
+    async def _delete(self, write: Delete, key: Key) -> bool:
+        found = await self._look_again(write.kind, key)
+        if found is None:
+            return False
+        now = found["metadata"]
+        if (now["uid"], now["resourceVersion"]) != (write.uid, write.resource_version):
+            raise ConflictError(f"{write.kind.name} {key} is not as it was")
+        call = self._cluster.delete(
+            write.kind, key, uid=write.uid, resource_version=write.resource_version
+        )
+        try:
+            await self._counted(write.kind, "delete", call)
+        except MissingError:
+            return False
+        return True
+
+    async def _patch_pod(self, write: PatchPodCondition, namespace: str) -> bool:
+        manifest = {
+            "apiVersion": POD.api_version,
+            "kind": POD.name,
+            "metadata": {"name": write.pod, "namespace": namespace, "uid": write.uid},
+            "status": {"conditions": [write.condition]},
+        }
+        call = self._cluster.apply(POD, manifest, subresource="status")
+        try:
+            patched = await self._counted(POD, "status", call)
+        except MissingError:
+            return False
+        self._mirror.see(POD, patched)
+        return True
+
+    async def _write_status(self, status: Manifest, resource: Manifest) -> bool:
+        metadata = {field: resource["metadata"][field] for field in ("name", "namespace", "uid")}
+        manifest = {
+            "apiVersion": INFERENCE_SERVICE.api_version,
+            "kind": INFERENCE_SERVICE.name,
+            "metadata": metadata,
+            "status": status,
+        }
+        call = self._cluster.apply(INFERENCE_SERVICE, manifest, subresource="status")
+        try:
+            applied = await self._counted(INFERENCE_SERVICE, "status", call)
+        except MissingError:
+            return False
+        self._mirror.see(INFERENCE_SERVICE, applied)
+        return True
+
+    async def _post(self, events: tuple[Event, ...], resource: Manifest) -> None:
+        for event in events:
+            call = self._cluster.create(EVENT, self._event(event, resource))
+            try:
+                await self._counted(EVENT, "create", call)
+            except ClusterError as error:
+                log.warning("event_not_posted", reason=error.message, event_reason=event.reason)
+
+    def _event(self, event: Event, resource: Manifest) -> Manifest:
+        key = key_of(resource)
+        at = datetime.fromtimestamp(self._env.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": EVENT.api_version,
+            "kind": EVENT.name,
+            "metadata": {
+                "name": f"{key.name}.{self._env.new_id()[:16]}",
+                "namespace": key.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "name": key.name,
+                "namespace": key.namespace,
+                "uid": resource["metadata"]["uid"],
+            },
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message[:MAX_MESSAGE],
+            "source": {"component": "octavo-operator"},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+
+    async def _look_again(self, kind: Kind, key: Key) -> Manifest | None:
+        """Reads an object from the API server, and has the mirror know it."""
+        found = await self._cluster.get(kind, key)
+        if found is None:
+            self._mirror.forget(kind, key)
+        else:
+            self._mirror.see(kind, found)
+        return found
+
+    async def _counted(self, kind: Kind, verb: str, call: Awaitable[T]) -> T:
+        outcome = "failed"
+        try:
+            result = await call
+            outcome = "written"
+            return result
+        except ConflictError:
+            outcome = "conflict"
+            raise
+        except (RefusedError, MissingError):
+            outcome = "refused"
+            raise
+        except UnavailableError:
+            outcome = "unavailable"
+            raise
+        finally:
+            self._metrics.writes.labels(kind.name, verb, outcome).inc()
+
+
+def _targets(refusals: Iterable[Refusal]) -> set[tuple[str, str]]:
+    """Returns what was refused, without the reasons, whose numbers may change each time."""
+    return {(refusal.kind, refusal.name) for refusal in refusals}
+
+
+def _target(write: Write) -> tuple[Kind, str]:
+    """Returns what a write is about."""
+    match write:
+        case PatchPodCondition():
+            return POD, write.pod
+        case _:
+            return write.kind, write.name

@@ -1,0 +1,213 @@
+"""What the gateways say of themselves: each Ready one is asked for its /state every second or so.
+
+The gateways are the endpoints of one Service. While the API server is away the known ones are
+asked on; a gateway that does not answer keeps its last report for FRESH_S and is silent from then
+on. Knows nothing of what follows from a report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args
+
+import httpx
+import msgspec
+import structlog
+
+from octavo.operator.cluster import Cluster, ClusterError, Key
+from octavo.operator.kinds import ENDPOINT_SLICE, Manifest
+from octavo.operator.observed import EngineSeen, GatewayReport, Gateways, ServiceLoad, State
+
+log = structlog.get_logger(__name__)
+
+FRESH_S: Final = 10.0
+"""Age from which on a report says nothing about the present."""
+
+DISCOVER_S: Final = 5.0
+"""Between two looks at which gateways there are."""
+
+ANSWER_S: Final = 2.0
+"""Time for a gateway's answer."""
+
+WANTED_S: Final = 5.0
+"""Age of the last request up to which a service counts as asked for just now."""
+
+PORT_NAME: Final = "status"
+DEFAULT_PORT: Final = 8081
+
+_STATES: Final = get_args(State)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Gateway:
+    """One gateway and what it said last."""
+
+    address: str
+    """HOST:PORT of its status server."""
+    asked_at: float = float("-inf")
+    """When it answered last, on the loop's clock."""
+    report: GatewayReport | None = None
+    parts: Mapping[str, GatewayReport] = field(default_factory=dict)
+    """The report, cut up by service."""
+    failing: bool = False
+
+
+class GatewayReports:
+    """The gateways of one Service and their reports.
+
+    Args:
+        cluster: knows the endpoints of the Service.
+        service: namespace and name of the Service.
+        now: the loop's clock.
+    """
+
+    def __init__(self, cluster: Cluster, service: Key, *, now: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._service = service
+        self._now = now
+        self._client = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False)
+        self._gateways: dict[str, _Gateway] = {}
+        self._discovered_at = float("-inf")
+        self._members: frozenset[tuple[str, bool]] = frozenset()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
+
+    @property
+    def are_known(self) -> bool:
+        """Whether it is known which gateways there are."""
+        return self._discovered_at > float("-inf")
+
+    def count(self, *, fresh: bool) -> int:
+        """Returns the number of gateways with a fresh report, or of those without one."""
+        return sum(self._is_fresh(gateway) is fresh for gateway in self._gateways.values())
+
+    def about(self, service: Key) -> Gateways:
+        """Returns what the gateways say about one InferenceService."""
+        fresh = [g for g in self._gateways.values() if self._is_fresh(g)]
+        reports = tuple(
+            g.parts.get(str(service)) or GatewayReport(gateway=g.report.gateway)
+            for g in fresh
+            if g.report is not None
+        )
+        return Gateways(reports=reports, silent=len(self._gateways) - len(fresh))
+
+    def busy(self) -> set[Key]:
+        """Returns the services that have requests somewhere."""
+        loads = (load for g in self._gateways.values() if g.report for load in g.report.services)
+        return {_key(load.service) for load in loads if load.in_flight or load.queue_s}
+
+    async def poll(self) -> set[Key] | None:
+        """Asks all gateways; returns the services whose matters have changed, None for all.
+
+        All are concerned when a gateway comes, goes or falls silent.
+        """
+        if self._now() - self._discovered_at >= DISCOVER_S:
+            await self._discover()
+        found = await asyncio.gather(*(self._ask(g) for g in self._gateways.values()))
+        members = frozenset((g.address, self._is_fresh(g)) for g in self._gateways.values())
+        if members != self._members:
+            self._members = members
+            return None
+        return {_key(name) for names in found for name in names if "/" in name}
+
+    async def _discover(self) -> None:
+        try:
+            slices = await self._cluster.list(
+                ENDPOINT_SLICE,
+                self._service.namespace,
+                labels={"kubernetes.io/service-name": self._service.name},
+            )
+        except ClusterError as error:
+            log.warning("gateways_not_listed", reason=error.message, known=len(self._gateways))
+            return
+        self._discovered_at = self._now()
+        addresses = dict.fromkeys(a for item in slices.items for a in _addresses(item))
+        self._gateways = {
+            address: self._gateways.get(address) or _Gateway(address=address)
+            for address in addresses
+        }
+
+    async def _ask(self, gateway: _Gateway) -> set[str]:
+        """Takes in what a gateway says; returns the services about which it says something new."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer = await self._client.get(f"http://{gateway.address}/state")
+            answer.raise_for_status()
+            report = read_report(answer.content)
+        except (httpx.HTTPError, TimeoutError, msgspec.DecodeError) as error:
+            if not gateway.failing:
+                reason = f"{type(error).__name__}: {error}"
+                log.warning("gateway_silent", gateway=gateway.address, reason=reason)
+            gateway.failing = True
+            return set()
+        if gateway.failing:
+            log.info("gateway_answers_again", gateway=gateway.address)
+        before, gateway.parts = gateway.parts, _parts(report)
+        gateway.report, gateway.failing, gateway.asked_at = report, False, self._now()
+        return {
+            name
+            for name in before.keys() | gateway.parts.keys()
+            if _essence(before.get(name)) != _essence(gateway.parts.get(name))
+        }
+
+    def _is_fresh(self, gateway: _Gateway) -> bool:
+        return self._now() - gateway.asked_at < FRESH_S
+
+
+def _addresses(endpoint_slice: Manifest) -> Iterable[str]:
+    """Yields HOST:PORT of the endpoints that are ready."""
+    ports = endpoint_slice.get("ports") or []
+    port = next((p["port"] for p in ports if p.get("name") == PORT_NAME), DEFAULT_PORT)
+    for endpoint in endpoint_slice.get("endpoints") or []:
+        if (endpoint.get("conditions") or {}).get("ready") is not False:
+            host = endpoint["addresses"][0]
+            yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def read_report(body: bytes) -> GatewayReport:
+    """Reads a report; a state that this operator does not know yet is that of a new engine."""
+    raw = msgspec.json.decode(body, type=dict[str, Any])
+    for engine in raw.get("engines") or ():
+        if isinstance(engine, dict) and engine.get("state") not in _STATES:
+            engine["state"] = "connecting"
+    return msgspec.convert(raw, GatewayReport)
+
+
+def _parts(report: GatewayReport) -> dict[str, GatewayReport]:
+    """Cuts a report up by service."""
+    engines: dict[str, list[EngineSeen]] = {}
+    loads: dict[str, list[ServiceLoad]] = {}
+    for engine in report.engines:
+        engines.setdefault(engine.service, []).append(engine)
+    for load in report.services:
+        loads.setdefault(load.service, []).append(load)
+    return {
+        name: GatewayReport(
+            gateway=report.gateway,
+            engines=tuple(engines.get(name, ())),
+            services=tuple(loads.get(name, ())),
+        )
+        for name in engines.keys() | loads.keys()
+    }
+
+
+def _essence(report: GatewayReport | None) -> object:
+    """Returns what makes a report another one: not the numbers, which always change."""
+    if report is None:
+        return None
+    engines = {(e.uid, e.state, e.routable, e.detail, e.numerics_id) for e in report.engines}
+    loads = {(load.held > 0, load.in_flight > 0, _wanted(load)) for load in report.services}
+    return engines, loads
+
+
+def _wanted(load: ServiceLoad) -> bool:
+    return load.wanted_age_s is not None and load.wanted_age_s < WANTED_S
+
+
+def _key(service: str) -> Key:
+    namespace, _, name = service.partition("/")
+    return Key(namespace, name)

@@ -1,0 +1,197 @@
+"""What the conditions of an InferenceService say: its state in words, never more than is seen.
+
+Ready is true once all engines that are needed exist in the present revision, no others do, and
+gateways can send them requests. It stays true when an idle service has none left, if it has served
+in this very generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from octavo.operator import conditions, failures, pods, routable
+from octavo.operator.conditions import READY, ROLLOUT, ROUTABLE, SCHEDULED, Condition, Truth
+from octavo.operator.failures import Failure
+from octavo.operator.kinds import DEPLOYMENT
+from octavo.operator.names import DRY_RUN
+from octavo.operator.situation import Situation
+
+
+def judge(situation: Situation) -> list[Condition]:
+    """Returns all conditions, Ready first."""
+    rollout = _rollout(situation)
+    return [
+        _ready(situation, rollout),
+        situation.model,
+        _scheduled(situation),
+        rollout,
+        _routable(situation),
+    ]
+
+
+def _ready(situation: Situation, rollout: Condition) -> Condition:
+    in_the_way = next(_obstacles(situation), None)
+    if in_the_way is not None:
+        return in_the_way
+    counts = situation.counts
+    if counts.desired == 0 and situation.is_rolled_out:
+        return _at_zero(situation)
+    if situation.is_rolled_out and counts.updated_routable >= situation.replicas.needed:
+        return _ready_as("True", "Serving", _how_many_route(situation))
+    if DEPLOYMENT in situation.revision.waiting and situation.model.status != "True":
+        return _like(situation.model)
+    newest = [p for p in situation.engines if pods.template_of(p) == situation.revision.template]
+    failure = failures.of_pods([pod for pod in newest if pods.is_live(pod)], situation.now)
+    if failure is not None and (shared := _shared_volume(situation, failure)) is not None:
+        return _ready_as("False", "VolumeOnOtherNode", shared, is_failure=True)
+    if failure is not None:
+        return Condition(
+            type=READY,
+            status="False",
+            reason=failure.reason,
+            message=failure.message,
+            detail=failure.detail,
+            is_failure=True,
+        )
+    if (refused := _refused_pods(situation)) is not None:
+        return _ready_as("False", "PodsRefused", refused, is_failure=True)
+    if rollout.status != "True":
+        return _like(rollout)
+    return _ready_as("False", "Loading", _how_many_route(situation))
+
+
+def _shared_volume(situation: Situation, failure: Failure) -> str | None:
+    """Returns what is wrong when engines on several nodes want a volume that one node can have."""
+    volume = situation.service.spec.cache.volume
+    nodes = {str(p["spec"]["nodeName"]) for p in situation.engines if p["spec"].get("nodeName")}
+    if volume is None or volume.access_mode == "ReadWriteMany" or len(nodes) < 2:
+        return None
+    if failure.reason != failures.NOT_CREATED:
+        return None
+    return (
+        f"the volume is {volume.access_mode} and engines were placed on {', '.join(sorted(nodes))}:"
+        " keep them on one node with engine.nodeSelector, or create another InferenceService with"
+        " cache.volume.accessMode ReadWriteMany"
+    )
+
+
+def _obstacles(situation: Situation) -> Iterator[Condition]:
+    """Yields what keeps the operator itself from doing what is wanted."""
+    for refusal in situation.observed.refusals:
+        message = f"{refusal.kind} {refusal.name} was refused: {refusal.message}"
+        yield _ready_as("False", "WriteRefused", message, is_failure=True)
+    if situation.changes.taken:
+        names = ", ".join(situation.changes.taken)
+        message = f"these exist already and belong to somebody else: {names}"
+        yield _ready_as("False", "NameTaken", message, is_failure=True)
+    if situation.revision.missing and situation.deployment is None:
+        yield _ready_as("False", "ReferenceMissing", _what_is_missing(situation), is_failure=True)
+
+
+def _at_zero(situation: Situation) -> Condition:
+    service = situation.service
+    if service.spec.autoscaling is None:
+        return _ready_as("False", "Stopped", "there are to be no engines: nobody serves")
+    present = conditions.find(
+        (situation.observed.resource.get("status") or {}).get("conditions") or [], READY
+    )
+    is_proven = present.get("status") == "True"
+    is_same = present.get("observedGeneration") == service.generation
+    if is_proven and is_same:
+        return _ready_as("True", "ScaledToZero", "idle: the next request starts an engine")
+    message = "idle: the next request starts an engine, the first of this generation"
+    return _ready_as("Unknown", "ScaledToZero", message)
+
+
+def _rollout(situation: Situation) -> Condition:
+    counts, revision = situation.counts, situation.revision
+    done = f"{counts.updated} of {counts.desired} engines have the present revision"
+    if situation.service.is_dry_run and situation.changes.writes:
+        message = f"the annotation {DRY_RUN} holds changes back: see status.plan"
+        return _condition(ROLLOUT, "False", "DryRun", message)
+    if revision.missing:
+        return _condition(
+            ROLLOUT, "False", "ReferenceMissing", _what_is_missing(situation), is_failure=True
+        )
+    if DEPLOYMENT in revision.waiting:
+        message = "the engines wait until the model is in the volume"
+        return _condition(ROLLOUT, "False", "WaitingForModel", message)
+    if situation.is_rolled_out:
+        return _condition(ROLLOUT, "True", "Complete", "no engine has an earlier revision")
+    if situation.service.spec.rollout.paused:
+        return _condition(ROLLOUT, "False", "Paused", f"spec.rollout.paused is set: {done}")
+    if situation.is_short_of_room:
+        message = f"no room for one engine more, so they are replaced one by one: {done}"
+        return _condition(ROLLOUT, "False", "NoSurgeRoom", message)
+    progress = pods.condition(situation.deployment or {}, "Progressing")
+    if situation.is_deployed and progress.get("reason") == "ProgressDeadlineExceeded":
+        return _condition(ROLLOUT, "False", "Stuck", f"no progress: {done}", is_failure=True)
+    return _condition(ROLLOUT, "False", "RollingOut", done)
+
+
+def _scheduled(situation: Situation) -> Condition:
+    live = [pod for pod in situation.engines if pods.is_live(pod)]
+    stuck = [found for pod in live if (found := pods.unschedulable(pod))]
+    if stuck:
+        message = f"{len(stuck)} of {len(live)} engines have no node: {stuck[0].get('message')}"
+        return _condition(SCHEDULED, "False", "Unschedulable", message, is_failure=True)
+    if (refused := _refused_pods(situation)) is not None:
+        return _condition(SCHEDULED, "False", "PodsRefused", refused, is_failure=True)
+    if not live:
+        return _condition(SCHEDULED, "True", "NoEngines", "there are no engines to place")
+    return _condition(SCHEDULED, "True", "Placed", "all engines have a node")
+
+
+def _routable(situation: Situation) -> Condition:
+    if situation.counts.routable:
+        return _condition(ROUTABLE, "True", "Routable", _how_many_route(situation))
+    live = [pod for pod in situation.engines if pods.is_live(pod)]
+    if not live:
+        return _condition(ROUTABLE, "False", "NoEngines", "there are no engines")
+    loaded = [pod for pod in live if pods.has(pod, "ContainersReady")]
+    if not loaded:
+        return _condition(ROUTABLE, "False", "Loading", "no engine has loaded its model")
+    why = routable.waits_for(loaded[0], situation.observed.gateways)
+    return _condition(ROUTABLE, "False", "NotRoutable", why)
+
+
+def _refused_pods(situation: Situation) -> str | None:
+    """Returns why Kubernetes makes no pods, such as a quota; None when it does."""
+    failed = pods.condition(situation.deployment or {}, "ReplicaFailure")
+    return str(failed.get("message", "")) if failed.get("status") == "True" else None
+
+
+def _what_is_missing(situation: Situation) -> str:
+    names = [
+        f"{ref.kind} {ref.name}" + (f" with the key {ref.key}" if ref.key else "")
+        for ref in situation.revision.missing
+    ]
+    return f"waits for {', '.join(names)}"
+
+
+def _how_many_route(situation: Situation) -> str:
+    counts = situation.counts
+    return f"{counts.routable} of {counts.desired} engines take requests"
+
+
+def _like(other: Condition) -> Condition:
+    return Condition(
+        type=READY,
+        status="False",
+        reason=other.reason,
+        message=other.message,
+        detail=other.detail,
+        is_failure=other.is_failure,
+    )
+
+
+def _ready_as(status: Truth, reason: str, message: str, *, is_failure: bool = False) -> Condition:
+    return _condition(READY, status, reason, message, is_failure=is_failure)
+
+
+def _condition(
+    type: str, status: Truth, reason: str, message: str, *, is_failure: bool = False
+) -> Condition:
+    return Condition(
+        type=type, status=status, reason=reason, message=message, is_failure=is_failure
+    )

@@ -1,0 +1,185 @@
+"""What the operator knows of one InferenceService at one moment, as values.
+
+Kubernetes objects are plain dictionaries, as the API server's JSON has them, with their
+`managedFields`. Knows neither how they are fetched nor what follows from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from octavo.operator.kinds import Kind, Manifest
+
+State = Literal[
+    "connecting", "loading", "warming", "ready", "draining", "failed", "suspected", "lost"
+]
+"""How a gateway sees an engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Reference:
+    """A Secret or ConfigMap that the pods of a service take values from."""
+
+    kind: Literal["Secret", "ConfigMap"]
+    name: str
+    key: str = ""
+    """The one key that is taken; empty takes all of them."""
+
+
+def digest(reference: Reference, found: Manifest | None) -> str | None:
+    """Returns a hash of the data that a reference takes; None while there is no such data.
+
+    Args:
+        reference: what is taken.
+        found: the Secret or ConfigMap of that name, None when there is none.
+    """
+    data: dict[str, str] = {}
+    for part in ("data", "binaryData"):
+        data |= (found or {}).get(part) or {}
+    if found is None or (reference.key and reference.key not in data):
+        return None
+    hashed = hashlib.blake2b(digest_size=16)
+    for key in sorted(data):
+        if reference.key in ("", key):
+            for text in (key, data[key]):
+                raw = text.encode("utf-8", "surrogatepass")
+                hashed.update(len(raw).to_bytes(8, "big") + raw)
+    return hashed.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSeen:
+    """One engine as one gateway sees it: an entry of `engines` in its /state."""
+
+    uid: str
+    """UID of the engine's pod; empty where the gateway does not know it."""
+    address: str = ""
+    pod: str = ""
+    service: str = ""
+    """NAMESPACE/NAME of the InferenceService."""
+    state: State = "connecting"
+    routable: bool = False
+    """Whether this gateway sends it requests: a probe request passed."""
+    in_flight: int = 0
+    detail: str = ""
+    """Why the state is so, for people."""
+    numerics_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLoad:
+    """The load of one service at one gateway: an entry of `services` in its /state."""
+
+    service: str
+    """NAMESPACE/NAME of the InferenceService."""
+    in_flight: int = 0
+    held: int = 0
+    """Requests that wait because no engine is there."""
+    queue_s: float = 0.0
+    """Predicted seconds that a new request would wait, least over the engines."""
+    arrivals_per_s: float = 0.0
+    wanted_age_s: float | None = None
+    """Seconds since the last request came; None when none ever did."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayReport:
+    """What one gateway said lately."""
+
+    gateway: str
+    engines: tuple[EngineSeen, ...] = ()
+    services: tuple[ServiceLoad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateways:
+    """All gateways that are Ready."""
+
+    reports: tuple[GatewayReport, ...] = ()
+    """Their fresh reports; those about other services may be left out."""
+    silent: int = 0
+    """Ready gateways without a fresh report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A write that the API server refused for good (400, 403, 404, 422) when last tried."""
+
+    kind: str
+    name: str
+    message: str
+    """The API server's own sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """What the operator was installed with; the same for all services."""
+
+    engine_images: Mapping[str, str]
+    """Default image of the engine by device: cpu, cuda."""
+    loader_image: str
+    gateway_namespace: str = ""
+    """Namespace of the gateway's pods; empty when there is no gateway."""
+    gateway_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that select the gateway's pods: only they reach the engines."""
+    monitoring_namespaces: tuple[str, ...] = ()
+    """Namespaces whose pods may read the engines' metrics."""
+    url: str = ""
+    """Where clients reach the gateway, such as http://octavo-gateway.octavo.svc/v1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One InferenceService and all that belongs to it. Any part may be older than another."""
+
+    resource: Manifest
+    """The InferenceService."""
+    installation: Installation
+    children: tuple[Manifest, ...] = ()
+    """Objects of kinds.CHILD_KINDS in its namespace whose label names.SERVICE_LABEL is its name,
+    whoever owns them."""
+    pods: tuple[Manifest, ...] = ()
+    """Pods with that label: engines, loaders, and those that are going."""
+    references: Mapping[Reference, str | None] = field(default_factory=dict)
+    """`digest` of each of `spec.references(resource)`; None: it does not exist. One that is
+    missing from the mapping was not looked at, which is no reason to act."""
+    gateways: Gateways | None = None
+    """None: no gateway is installed, so an engine is routable as soon as it is ready."""
+    kinds: frozenset[str] = frozenset()
+    """Names of those of kinds.OPTIONAL_KINDS that the cluster has."""
+    refusals: tuple[Refusal, ...] = ()
+    """Refused writes of the last plan; one that later succeeded is not among them."""
+
+    def child(self, kind: Kind, name: str) -> Manifest | None:
+        """Returns the child of that kind and name."""
+        return next(
+            (c for c in of_kind(self.children, kind) if c["metadata"]["name"] == name), None
+        )
+
+
+def of_kind(objects: Iterable[Manifest], kind: Kind) -> list[Manifest]:
+    """Returns the objects of a kind, by name."""
+    found = [o for o in objects if o.get("kind") == kind.name]
+    return sorted(found, key=lambda o: str(o["metadata"]["name"]))
+
+
+def metadata(manifest: Manifest) -> Manifest:
+    """Returns the metadata of an object."""
+    found: Manifest = manifest.get("metadata") or {}
+    return found
+
+
+def annotation(manifest: Manifest, name: str) -> str:
+    """Returns an annotation of an object; empty when it has none."""
+    return str((metadata(manifest).get("annotations") or {}).get(name, ""))
+
+
+def is_controlled_by(manifest: Manifest, uid: str) -> bool:
+    """Tells whether the object with that UID is the controller of `manifest`."""
+    owners = metadata(manifest).get("ownerReferences") or []
+    return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)

@@ -1,0 +1,70 @@
+"""Who decides how many engines run: the user, the operator, or somebody else. Never two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from octavo.operator import autoscale, pods, writes
+from octavo.operator.kinds import Manifest
+from octavo.operator.observed import Observed
+from octavo.operator.spec import InferenceService
+
+DEFAULT_PLACES: Final = 64
+"""Requests that an engine runs at once where options.maxNumSeqs does not say: its own default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """How many engines are wanted."""
+
+    number: int
+    applied: int | None
+    """What the Deployment gets; None: the number is none of our business."""
+    is_borrowed: bool = False
+    """Whether we own the number without deciding it any more. Dropping it would reset it, so it is
+    written as it was observed, until whoever decides now has written it once."""
+    needed: int
+    """How many have to be routable before the service is ready."""
+    memory: autoscale.Memory | None = None
+    look_again_s: float | None = None
+
+
+def decide(
+    service: InferenceService, observed: Observed, deployment: Manifest | None, now: float
+) -> Replicas:
+    """Returns how many engines are wanted.
+
+    Args:
+        service: what the user wants.
+        observed: what there is.
+        deployment: of this service; None when there is none.
+        now: Unix time.
+    """
+    spec = service.spec
+    present = deployment["spec"].get("replicas", 1) if deployment else None
+    if spec.replicas is not None:
+        return Replicas(number=spec.replicas, applied=spec.replicas, needed=spec.replicas)
+    rule = spec.autoscaling
+    if rule is None:
+        number = 1 if present is None else present
+        is_borrowed = deployment is not None and writes.owns_replicas(deployment)
+        applied = number if is_borrowed else None
+        return Replicas(number=number, applied=applied, is_borrowed=is_borrowed, needed=number)
+    memory = autoscale.Memory.of(observed.resource.get("status") or {})
+    if service.is_dry_run and present is not None:
+        return Replicas(number=present, applied=present, needed=present, memory=memory)
+    fleet = autoscale.Fleet(
+        replicas=present,
+        routable=sum(pods.is_live(p) and pods.is_routable(p) for p in observed.pods),
+        places=int(spec.engine.options.get("maxNumSeqs", DEFAULT_PLACES)),
+    )
+    load = autoscale.load_of(service.full_name, observed.gateways)
+    decision = autoscale.decide(rule, load, fleet, memory, now)
+    return Replicas(
+        number=decision.replicas,
+        applied=decision.replicas,
+        needed=min(decision.replicas, max(rule.min_replicas, 1)),
+        memory=decision.memory,
+        look_again_s=decision.look_again_s,
+    )

@@ -1,0 +1,80 @@
+"""The revision of the engines that is wanted, and what it has to wait for.
+
+A revision needs its model in the volume and the Secrets and ConfigMaps that it takes values from.
+Until then the engines of the revision before go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.operator import desired_engine, names
+from octavo.operator.conditions import Condition
+from octavo.operator.fingerprint import fingerprint
+from octavo.operator.kinds import DEPLOYMENT, JOB, Kind, Manifest
+from octavo.operator.observed import Observed, Reference, annotation
+from octavo.operator.pods import template_of
+from octavo.operator.spec import InferenceService, references_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """What engines are to be made from."""
+
+    image: str
+    references: str
+    """Hash of the data that pods take values from."""
+    template: str
+    """Hash of the pod template."""
+    missing: tuple[Reference, ...]
+    """Secrets and ConfigMaps that do not exist, or lack the key."""
+    waiting: frozenset[Kind]
+    """Kinds of objects that cannot be written yet."""
+
+
+def revision(
+    service: InferenceService, observed: Observed, deployment: Manifest | None, model: Condition
+) -> Revision:
+    """Returns the revision that is wanted.
+
+    Args:
+        service: what the user wants.
+        observed: what there is.
+        deployment: of this service; None when there is none.
+        model: the condition ModelCached.
+    """
+    wanted = references_of(service.spec)
+    known = {ref: observed.references[ref] for ref in wanted if ref in observed.references}
+    missing = tuple(ref for ref, value in known.items() if value is None)
+    present = deployment["spec"]["template"] if deployment else None
+    if missing and present is not None:
+        # The engines that run have got their values: a Secret that vanishes restarts none.
+        references = annotation(present, names.REFERENCES)
+    else:
+        entries = [[ref.kind, ref.name, ref.key, value] for ref, value in known.items()]
+        references = fingerprint(entries) if entries else ""
+    default = (
+        service.spec.engine.image
+        or (observed.installation.engine_images[service.spec.engine.device])
+    )
+    template = template_of(desired_engine.pod_template(service, default, references))
+    # A new default, which comes with a new operator, restarts nobody: a service keeps the image
+    # that it has until its engines are replaced for a reason of their own.
+    is_present = deployment is not None and template_of(deployment["spec"]["template"]) == template
+    kept = annotation(deployment, names.IMAGE) if deployment and is_present else ""
+    image = kept or default
+    waiting: set[Kind] = set()
+    if len(known) < len(wanted) or (missing and present is None):
+        waiting |= {DEPLOYMENT, JOB}
+    if missing:
+        waiting.add(JOB)
+    path = desired_engine.model_path(service.spec.model)
+    if model.status != "True" and (present is None or desired_engine.model_of(present) != path):
+        waiting.add(DEPLOYMENT)
+    return Revision(
+        image=image,
+        references=references,
+        template=template,
+        missing=missing,
+        waiting=frozenset(waiting),
+    )

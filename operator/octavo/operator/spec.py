@@ -1,0 +1,265 @@
+"""An InferenceService as typed values, and what is wrong with one that cannot be.
+
+The API server has checked it against the schema and filled in defaults. What is checked here again
+are resources stored under an older schema: they get a condition, and never more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.operator import model_uri, names, quantity
+from octavo.operator.kinds import Manifest
+from octavo.operator.model_uri import ModelUri
+from octavo.operator.observed import Reference, annotation
+from octavo.operator.options import OPTIONS, OURS
+
+
+class Named(msgspec.Struct, frozen=True, rename="camel"):
+    """A reference to an object in the same namespace."""
+
+    name: str
+
+
+class Key(msgspec.Struct, frozen=True, rename="camel"):
+    """A key of a Secret or ConfigMap."""
+
+    name: str
+    key: str
+
+
+class ValueFrom(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a variable's value comes from."""
+
+    secret_key_ref: Key | None = None
+    config_map_key_ref: Key | None = None
+
+
+class Variable(msgspec.Struct, frozen=True, rename="camel"):
+    """An environment variable."""
+
+    name: str
+    value: str | None = None
+    value_from: ValueFrom | None = None
+
+
+class Model(msgspec.Struct, frozen=True, rename="camel"):
+    """What is served."""
+
+    uri: str
+    revision: str = ""
+    served_names: tuple[str, ...] = ()
+    secret_ref: Named | None = None
+
+    @property
+    def source(self) -> ModelUri:
+        """The URI, which is valid."""
+        return ModelUri(text=self.uri)
+
+    @property
+    def key(self) -> str:
+        """What stands for the model in names and paths."""
+        return self.source.key(self.revision)
+
+
+class Engine(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The pods that serve it. Parts of a pod are as the user wrote them."""
+
+    device: str
+    image_pull_policy: str
+    image: str = ""
+    image_pull_secrets: list[Manifest] = []
+    options: dict[str, Any] = {}
+    extra_args: tuple[str, ...] = ()
+    env: tuple[Variable, ...] = ()
+    resources: dict[str, dict[str, int | str]] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: list[Manifest] = []
+    affinity: Manifest = {}
+    topology_spread_constraints: list[Manifest] = []
+    priority_class_name: str = ""
+    runtime_class_name: str = ""
+    service_account_name: str = ""
+    pod_security_context: Manifest = {}
+    pod_labels: dict[str, str] = {}
+    pod_annotations: dict[str, str] = {}
+
+
+class Autoscaling(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """How the operator decides how many engines run."""
+
+    min_replicas: int
+    max_replicas: int
+    target_queue_seconds: float
+    idle_seconds: int
+    max_step_up: int
+    max_step_down: int
+
+
+class Volume(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The volume that the model is loaded into."""
+
+    size: int | str
+    access_mode: str
+    storage_class_name: str = ""
+
+
+class Cache(msgspec.Struct, frozen=True, rename="camel"):
+    """Where the model is kept."""
+
+    volume: Volume | None = None
+
+
+class Rollout(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """How a change reaches the engines."""
+
+    max_surge: int | str
+    max_unavailable: int | str
+    drain_seconds: int
+    paused: bool
+
+
+class Spec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What is wanted."""
+
+    model: Model
+    engine: Engine
+    rollout: Rollout
+    replicas: int | None = None
+    autoscaling: Autoscaling | None = None
+    cache: Cache = Cache()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceService:
+    """A valid resource."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    is_dry_run: bool
+    """Whether nothing is to be written but what would be."""
+    spec: Spec
+
+    @property
+    def full_name(self) -> str:
+        """NAMESPACE/NAME, as gateways call it."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Names that requests may use."""
+        return self.spec.model.served_names or (self.name,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that makes a resource impossible."""
+
+    path: str
+    """Where, such as spec.engine.resources.limits.cpu."""
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.sentence}"
+
+
+def parse(resource: Manifest) -> InferenceService | list[Problem]:
+    """Returns the typed resource, or all that is wrong with it."""
+    meta = resource["metadata"]
+    try:
+        spec = msgspec.convert(resource.get("spec") or {}, Spec)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$")
+        path = "spec" + where.removesuffix("`")
+        return [Problem(path=path, sentence=f"{what[:1].lower()}{what[1:]}")]
+    problems = [*_name_problems(meta["name"]), *_problems(spec)]
+    if problems:
+        return problems
+    return InferenceService(
+        name=meta["name"],
+        namespace=meta["namespace"],
+        uid=meta["uid"],
+        generation=int(meta.get("generation", 0)),
+        is_dry_run=annotation(resource, names.DRY_RUN) == "true",
+        spec=spec,
+    )
+
+
+def references(resource: Manifest) -> tuple[Reference, ...]:
+    """Returns the Secrets and ConfigMaps that a resource takes values from; none of a bad one."""
+    parsed = parse(resource)
+    return () if isinstance(parsed, list) else references_of(parsed.spec)
+
+
+def references_of(spec: Spec) -> tuple[Reference, ...]:
+    """Returns the Secrets and ConfigMaps that pods take values from, sorted."""
+    found: set[Reference] = set()
+    if spec.model.secret_ref:
+        found.add(Reference(kind="Secret", name=spec.model.secret_ref.name))
+    for source in (variable.value_from for variable in spec.engine.env):
+        if source and source.secret_key_ref:
+            key = source.secret_key_ref
+            found.add(Reference(kind="Secret", name=key.name, key=key.key))
+        if source and source.config_map_key_ref:
+            key = source.config_map_key_ref
+            found.add(Reference(kind="ConfigMap", name=key.name, key=key.key))
+    return tuple(sorted(found))
+
+
+def _name_problems(name: str) -> Iterator[Problem]:
+    if sentence := names.problem_of(name):
+        yield Problem(path="metadata.name", sentence=sentence)
+
+
+def _problems(spec: Spec) -> Iterator[Problem]:
+    uri = model_uri.parse(spec.model.uri)
+    if uri is None:
+        forms = ", ".join(model_uri.FORMS.values())
+        yield Problem(path="spec.model.uri", sentence=f"is none of {forms}")
+    elif uri.is_loaded and spec.cache.volume is None:
+        yield Problem(path="spec.cache.volume", sentence=f"{uri.scheme}:// models need its size")
+    if spec.replicas is not None and spec.autoscaling is not None:
+        yield Problem(path="spec.replicas", sentence="excludes spec.autoscaling; remove one")
+    scaling = spec.autoscaling
+    if scaling and scaling.min_replicas > scaling.max_replicas:
+        yield Problem(path="spec.autoscaling.minReplicas", sentence="is above maxReplicas")
+    yield from _quantity_problems(spec)
+    yield from _engine_problems(spec.engine)
+
+
+def _quantity_problems(spec: Spec) -> Iterator[Problem]:
+    values = [
+        (f"spec.engine.resources.{part}.{resource}", value)
+        for part, amounts in spec.engine.resources.items()
+        for resource, value in amounts.items()
+    ]
+    if spec.cache.volume:
+        values.append(("spec.cache.volume.size", spec.cache.volume.size))
+    for option in OPTIONS:
+        if option.is_quantity and option.field in spec.engine.options:
+            path = f"spec.engine.options.{option.field}"
+            values.append((path, spec.engine.options[option.field]))
+    for path, value in values:
+        if quantity.parse(value) is None:
+            sentence = f"{value!r} is no quantity such as 500m, 20Gi or 2"
+            yield Problem(path=path, sentence=sentence)
+
+
+def _engine_problems(engine: Engine) -> Iterator[Problem]:
+    for argument in engine.extra_args:
+        if argument.partition("=")[0] in OURS:
+            sentence = f"{argument} cannot be set: the operator does"
+            yield Problem(path="spec.engine.extraArgs", sentence=sentence)
+    for path, keys in (
+        ("podLabels", engine.pod_labels),
+        ("podAnnotations", engine.pod_annotations),
+    ):
+        for key in keys:
+            if key.startswith(names.RESERVED_PREFIXES):
+                yield Problem(path=f"spec.engine.{path}", sentence=f"{key} is the operator's own")

@@ -1,0 +1,147 @@
+"""Which objects have to be written so that a service's children are as wanted.
+
+Nothing is written that is already so, nothing is touched that belongs to somebody else, and what is
+no longer wanted goes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from octavo.operator import comparison, model_state, names, pods
+from octavo.operator.kinds import (
+    CHILD_KINDS,
+    DEPLOYMENT,
+    JOB,
+    VOLUME_CLAIM,
+    Kind,
+    Manifest,
+    kind_of,
+)
+from octavo.operator.observed import Observed, annotation, is_controlled_by, metadata, of_kind
+from octavo.operator.plan import FIELD_MANAGER, Apply, Delete, Scale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What has to be written, and what stands in the way."""
+
+    writes: tuple[Apply | Scale | Delete, ...] = ()
+    paths: tuple[str, ...] = ()
+    """The same for people: objects, and the fields of theirs that change."""
+    taken: tuple[str, ...] = ()
+    """Objects with a name that we need, but of somebody else."""
+
+
+def changes(
+    observed: Observed,
+    wanted: Iterable[Manifest],
+    *,
+    waiting: frozenset[Kind] = frozenset(),
+    guarded: frozenset[Kind] = frozenset(),
+) -> Changes:
+    """Returns what has to be written.
+
+    Args:
+        observed: what there is.
+        wanted: complete objects, in the order in which they are to be written.
+        waiting: kinds whose objects have to stay as they are for now.
+        guarded: kinds that are written only to the very state that was observed.
+    """
+    uid = metadata(observed.resource)["uid"]
+    writes: list[Apply | Scale | Delete] = []
+    paths: list[str] = []
+    taken: list[str] = []
+    kept: set[tuple[Kind, str]] = set()
+    for child in wanted:
+        kind, name = kind_of(child), child["metadata"]["name"]
+        kept.add((kind, name))
+        found = observed.child(kind, name)
+        if found is not None and metadata(found).get("deletionTimestamp"):
+            continue  # it is made anew when it is gone
+        if found is not None and not is_controlled_by(found, uid):
+            taken.append(f"{kind.name} {name}")
+        elif kind in waiting:
+            writes += _scale(child, found)
+        else:
+            write, reasons = _write(child, found, is_guarded=kind in guarded)
+            writes += [write] if write else []
+            paths += reasons
+    for extra in _unwanted(observed, uid, kept):
+        writes.append(extra)
+        paths.append(f"{extra.kind.name} {extra.name}: goes")
+    return Changes(writes=tuple(writes), paths=tuple(paths), taken=tuple(taken))
+
+
+def owns_replicas(deployment: Manifest) -> bool:
+    """Whether the number of replicas is a field of ours."""
+    return any(
+        entry.get("manager") == FIELD_MANAGER
+        and entry.get("operation") == "Apply"
+        and "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        for entry in metadata(deployment).get("managedFields") or []
+    )
+
+
+def _write(
+    child: Manifest, found: Manifest | None, *, is_guarded: bool
+) -> tuple[Apply | Delete | None, list[str]]:
+    kind, name = kind_of(child), child["metadata"]["name"]
+    if found is None:
+        return Apply(manifest=child, creates=True), [f"{kind.name} {name}: is made"]
+    if kind == JOB:  # its template cannot change; what has ended stays as it is
+        is_as_applied = annotation(found, names.APPLIED) == annotation(child, names.APPLIED)
+        if is_as_applied or model_state.is_finished(found):
+            return None, []
+        return _delete(kind, found), [f"{kind.name} {name}: is made anew"]
+    # A field that is no longer wanted shows by the hash of what was applied.
+    drift = comparison.differences(found, child)
+    if not drift:
+        return None, []
+    # The UID makes it fail on an object that was made anew since.
+    state = ("uid", "resourceVersion") if is_guarded else ("uid",)
+    bound = {key: metadata(found)[key] for key in state}
+    bound = child | {"metadata": child["metadata"] | bound}
+    fields = [path for path in drift if not path.startswith("metadata.")]
+    reasons = [f"{kind.name} {name}: {path}" for path in fields]
+    return Apply(manifest=bound, creates=False), reasons or [f"{kind.name} {name}: fields go"]
+
+
+def _scale(child: Manifest, found: Manifest | None) -> list[Scale]:
+    """Returns the change of replicas of an object that has to wait otherwise."""
+    wanted = child["spec"].get("replicas")
+    if kind_of(child) != DEPLOYMENT or found is None or wanted is None:
+        return []
+    if found["spec"].get("replicas") == wanted:
+        return []
+    meta = metadata(found)
+    return [Scale(kind=DEPLOYMENT, name=meta["name"], uid=meta["uid"], replicas=wanted)]
+
+
+def _unwanted(observed: Observed, uid: str, kept: set[tuple[Kind, str]]) -> list[Delete]:
+    return [
+        _delete(kind, child)
+        for kind in reversed(CHILD_KINDS)
+        for child in of_kind(observed.children, kind)
+        if (kind, child["metadata"]["name"]) not in kept
+        and is_controlled_by(child, uid)
+        and not metadata(child).get("deletionTimestamp")
+        and not (kind == VOLUME_CLAIM and _is_used(observed, child["metadata"]["name"]))
+    ]
+
+
+def _is_used(observed: Observed, claim: str) -> bool:
+    """Tells whether a pod, or the Deployment that may start one, still mounts a claim."""
+    templates = [d["spec"]["template"] for d in of_kind(observed.children, DEPLOYMENT)]
+    return any(pods.uses_claim(pod, claim) for pod in [*observed.pods, *templates])
+
+
+def _delete(kind: Kind, child: Manifest) -> Delete:
+    meta = metadata(child)
+    return Delete(
+        kind=kind,
+        name=meta["name"],
+        uid=meta["uid"],
+        resource_version=str(meta.get("resourceVersion", "")),
+    )

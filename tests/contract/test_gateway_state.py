@@ -1,0 +1,50 @@
+"""What a gateway says in /state is what the operator reads: they share no code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, get_args
+
+from tests.gateway.fake_engine import FakeEngine
+from tests.gateway.harness import Cluster, Gateway, clustered, until
+
+from octavo.gateway.discovery import Endpoint, Service
+from octavo.gateway.replica import stage_word
+from octavo.gateway.report import report
+from octavo.operator.gateway_reports import read_report
+from octavo.operator.observed import EngineSeen, ServiceLoad, State
+from octavo.v1 import engine_pb2
+
+
+def told(gateway: Gateway) -> tuple[bytes, dict[str, Any]]:
+    found: dict[str, Any] = report(gateway.fleet, gateway="g")
+    return json.dumps(found).encode(), found
+
+
+def test_every_field_arrives() -> None:
+    async def scenario(gateway: Gateway, cluster: Cluster) -> None:
+        engine = await cluster.start(FakeEngine())
+        endpoint = Endpoint(
+            address=engine.address, uid="u1", pod="a/s-engine-x", service="a/s", terminating=False
+        )
+        cluster.tell(endpoint, services=(Service(id="a/s", names=("tiny",)),))
+        await until(lambda: any(e["routable"] for e in told(gateway)[1]["engines"]), 8.0)
+        body, raw = told(gateway)
+        found = read_report(body)
+        assert found.gateway == "g"
+        assert found.engines == (EngineSeen(**raw["engines"][0]),)
+        assert found.services == (ServiceLoad(**raw["services"][0]),)
+        assert found.engines[0].routable
+
+    async def within() -> None:
+        async with clustered(proves=True) as (gateway, cluster):
+            await scenario(gateway, cluster)
+
+    asyncio.run(within())
+
+
+def test_every_stage_of_an_engine_is_a_state_that_is_known() -> None:
+    stages = set(engine_pb2.Stage.values()) - {engine_pb2.STAGE_UNSPECIFIED}
+    words = {stage_word(stage) for stage in stages}
+    assert words | {"connecting", "suspected", "lost"} == set(get_args(State))

@@ -1,0 +1,100 @@
+"""Specs of InferenceServices for properties: valid ones, as users may write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from octavo.operator import model_uri, names, options
+from octavo.operator.kinds import Manifest
+from octavo.operator.observed import Reference
+
+SAFE = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))
+TEXT = st.text(SAFE, min_size=1, max_size=20)
+
+NAMES = st.from_regex(f"({names.NAME_PATTERN})", fullmatch=True).filter(
+    lambda name: len(name) <= names.MAX_NAME
+)
+
+URIS = st.one_of(
+    [st.from_regex(pattern, fullmatch=True) for pattern in model_uri.PATTERNS.values()]
+).filter(lambda uri: len(uri) <= model_uri.MAX_LENGTH)
+
+FEW_URIS = st.sampled_from(
+    ["hf://org/a", "hf://org/b/file.gguf", "s3://bucket/a", "pvc://weights/a", "file:///m/a.gguf"]
+)
+
+DATA = {
+    Reference(kind="Secret", name="hub"): "11",
+    Reference(kind="Secret", name="keys", key="one"): "22",
+    Reference(kind="ConfigMap", name="settings", key="two"): "33",
+}
+"""References that a drawn spec may have, and the hash of what is there."""
+
+_VARIABLE: list[dict[str, Any]] = [
+    {"name": "A", "value": "1"},
+    {"name": "B"},
+    {"name": "K", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "one"}}},
+    {"name": "S", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "two"}}},
+]
+
+
+def _value(schema: Manifest) -> st.SearchStrategy[Any]:
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if schema.get("type") == "integer":
+        return st.integers(schema["minimum"], schema["maximum"])
+    if schema.get("type") == "number":
+        return st.floats(float(schema["minimum"]), float(schema["maximum"])) | st.just(
+            schema["minimum"]
+        )
+    if schema.get("type") == "boolean":
+        return st.booleans()
+    return st.sampled_from(["4Gi", "1500m", 1024, "1e9", ".5G"])
+
+
+OPTIONS = st.fixed_dictionaries(
+    {}, optional={option.field: _value(option.schema) for option in options.OPTIONS}
+)
+
+_VARIABLES = st.lists(
+    st.sampled_from(_VARIABLE), unique_by=lambda variable: str(variable["name"]), max_size=3
+)
+
+ENGINES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "device": st.sampled_from(["cpu", "cuda"]),
+        "image": st.sampled_from(["mine:1", "mine:2"]),
+        "options": OPTIONS,
+        "extraArgs": st.lists(st.sampled_from(["--prefix-caching", "--threads=3"]), max_size=2),
+        "env": _VARIABLES,
+        "resources": st.sampled_from(
+            [{"limits": {"memory": "2Gi", "cpu": 2}}, {"requests": {"cpu": "1000m"}}, {}]
+        ),
+        "nodeSelector": st.sampled_from([{"zone": "a"}, {"zone": "b"}]),
+        "podLabels": st.sampled_from([{"team": "x"}, {"team": "y"}]),
+        "podAnnotations": st.sampled_from([{"note": "x"}, {"note": "y"}]),
+        "priorityClassName": st.sampled_from(["high", "low"]),
+    },
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn, uris: st.SearchStrategy[str] = FEW_URIS) -> dict[str, Any]:
+    """Draws a spec, without the defaults."""
+    uri = draw(uris)
+    model: dict[str, Any] = {"uri": uri}
+    if draw(st.booleans()):
+        model["secretRef"] = {"name": "hub"}
+    spec: dict[str, Any] = {"model": model, "engine": draw(ENGINES)}
+    if uri.startswith(("hf://", "s3://")):
+        spec["cache"] = {"volume": {"size": draw(st.sampled_from(["20Gi", "30Gi", 10**10]))}}
+        if draw(st.booleans()):
+            model["revision"] = draw(st.sampled_from(["main", "v1"]))
+    if (replicas := draw(st.none() | st.integers(0, 3))) is not None:
+        spec["replicas"] = replicas
+    if draw(st.booleans()):
+        spec["rollout"] = {"maxSurge": draw(st.integers(0, 2)), "maxUnavailable": 1}
+    return spec

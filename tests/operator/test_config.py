@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from octavo.operator.cluster import Key
+from octavo.operator.config import OperatorConfig
+from octavo.runtime.settings import load
+from octavo.v1.errors import OctavoError
+
+
+def test_all_namespaces_are_one_scope() -> None:
+    assert OperatorConfig().scopes() == (None,)
+    assert OperatorConfig(namespaces=("a", "b")).scopes() == ("a", "b")
+
+
+def test_installation_has_what_the_settings_say() -> None:
+    config = load(
+        OperatorConfig,
+        flags={
+            "engine_image_cpu": "own/engine:1",
+            "gateway_service": "octavo/gateway",
+            "gateway_labels": "app=gateway,tier=",
+            "monitoring_namespaces": "watch",
+            "gateway_url": "http://gateway.octavo.svc/v1",
+        },
+    ).value
+    installation = config.installation()
+    assert installation.engine_images == {"cpu": "own/engine:1", "cuda": "octavo-engine:cuda"}
+    assert installation.gateway_namespace == "octavo"
+    assert installation.gateway_labels == {"app": "gateway", "tier": ""}
+    assert installation.monitoring_namespaces == ("watch",)
+    assert installation.url == "http://gateway.octavo.svc/v1"
+    assert config.gateway_key() == Key("octavo", "gateway")
+
+
+def test_without_gateway_and_lease_there_are_no_keys() -> None:
+    config = OperatorConfig()
+    assert config.gateway_key() is None
+    assert config.lease_key() is None
+    assert config.installation().gateway_namespace == ""
+
+
+@pytest.mark.parametrize("value", ["gateway", "/gateway", "octavo/", "a/b/c"])
+def test_a_service_without_namespace_stops_the_start(value: str) -> None:
+    with pytest.raises(OctavoError, match=r"gateway_service.*NAMESPACE/NAME"):
+        OperatorConfig(gateway_service=value).installation()
+
+
+def test_labels_without_value_stop_the_start() -> None:
+    with pytest.raises(OctavoError, match=r"gateway_labels.*KEY=VALUE"):
+        OperatorConfig(gateway_labels=("app",)).installation()

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import Any
+
+from tests.operator.building import from_hub, service
+
+from octavo.operator import desired_loader, names
+from octavo.operator.kinds import Manifest
+
+
+def job(**spec: Any) -> Manifest:
+    return desired_loader.job(service(**(from_hub() | spec)), "loader:1", "aa")
+
+
+def test_the_loader_is_told_what_and_where() -> None:
+    one = service(**from_hub(revision="v1"))
+    assert desired_loader.arguments(one) == [
+        "--model", "hf://org/llama", "--revision", "v1",
+        "--target", f"/models/{one.spec.model.key}",
+    ]  # fmt: skip
+    assert "--revision" not in desired_loader.arguments(service(**from_hub()))
+
+
+def test_another_model_or_revision_is_another_job_and_other_things_are_not() -> None:
+    base = desired_loader.job_name(service(**from_hub()))
+    assert desired_loader.job_name(service(**from_hub(revision="v1"))) != base
+    assert desired_loader.job_name(service(**from_hub(), engine={"image": "x"})) == base
+    assert base.startswith("llama-load-")
+
+
+def test_the_loader_tries_again_by_itself_and_says_why_it_ended() -> None:
+    found = job()
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    assert found["spec"]["template"]["spec"]["restartPolicy"] == "OnFailure"
+    assert found["spec"]["backoffLimit"] >= 10**6
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert container["command"] == ["python", "-m", "octavo.loader"]
+
+
+def test_the_loader_has_the_model_s_secret_and_the_engine_s_place() -> None:
+    found = job(
+        **from_hub(secretRef={"name": "hub"}),
+        engine={"nodeSelector": {"a": "b"}, "env": [{"name": "HTTPS_PROXY", "value": "x"}]},
+    )
+    pod = found["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    assert {"name": "HTTPS_PROXY", "value": "x"} in container["env"]
+    assert pod["nodeSelector"] == {"a": "b"}
+    assert found["spec"]["template"]["metadata"]["annotations"] == {names.REFERENCES: "aa"}
+
+
+def test_only_the_loader_writes_the_volume() -> None:
+    pod = job()["spec"]["template"]["spec"]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "models"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "llama-models"}
+    assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_the_claim_is_as_the_user_wants_it() -> None:
+    volume = {"size": "30Gi", "storageClassName": "fast", "accessMode": "ReadWriteMany"}
+    one = service(model={"uri": "hf://org/llama"}, cache={"volume": volume})
+    assert one.spec.cache.volume is not None
+    found = desired_loader.volume_claim(one, one.spec.cache.volume)
+    assert found["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "30Gi"}},
+        "storageClassName": "fast",
+    }
+    plain = service(**from_hub())
+    assert plain.spec.cache.volume is not None
+    assert (
+        "storageClassName"
+        not in desired_loader.volume_claim(plain, plain.spec.cache.volume)["spec"]
+    )

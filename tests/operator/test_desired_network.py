@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.operator.building import INSTALLATION, from_hub, service
+
+from octavo.operator import desired_network, names
+
+
+def test_gateways_find_engines_before_they_are_ready() -> None:
+    spec = desired_network.service(service())["spec"]
+    assert spec["clusterIP"] == "None"
+    assert spec["publishNotReadyAddresses"] is True
+    assert spec["selector"] == names.selector("llama")
+    assert [(p["name"], p["port"]) for p in spec["ports"]] == [("grpc", 50051), ("status", 9091)]
+
+
+def test_only_gateways_and_monitoring_reach_engines_and_engines_reach_nobody() -> None:
+    spec = desired_network.engine_policy(service(), INSTALLATION)["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in spec
+    assert spec["ingress"] == [
+        {
+            "from": [
+                {
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "octavo"}},
+                    "podSelector": {"matchLabels": {"app.kubernetes.io/component": "gateway"}},
+                }
+            ],
+            "ports": [{"port": 50051, "protocol": "TCP"}],
+        },
+        {
+            "from": [
+                {
+                    "namespaceSelector": {
+                        "matchLabels": {"kubernetes.io/metadata.name": "monitoring"}
+                    }
+                }
+            ],
+            "ports": [{"port": 9091, "protocol": "TCP"}],
+        },
+    ]
+
+
+def test_without_a_gateway_pods_of_the_namespace_are_the_clients() -> None:
+    alone = replace(INSTALLATION, gateway_namespace="", monitoring_namespaces=())
+    spec = desired_network.engine_policy(service(), alone)["spec"]
+    assert spec["ingress"] == [
+        {"from": [{"podSelector": {}}], "ports": [{"port": 50051, "protocol": "TCP"}]}
+    ]
+
+
+def test_an_engine_that_sends_traces_reaches_dns_and_collectors() -> None:
+    env = [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}]
+    spec = desired_network.engine_policy(service(engine={"env": env}), INSTALLATION)["spec"]
+    (rule,) = spec["egress"]
+    assert sorted(port["port"] for port in rule["ports"]) == [53, 53, 4317, 4318]
+
+
+def test_the_loader_reaches_its_hub_and_is_reached_by_nobody() -> None:
+    spec = desired_network.loader_policy(service(**from_hub()))["spec"]
+    assert spec["podSelector"] == {"matchLabels": names.selector("llama", "loader")}
+    assert spec["egress"] == [{}]
+    assert "ingress" not in spec
+    assert "Ingress" in spec["policyTypes"]
+
+
+def test_one_engine_at_a_time_may_be_evicted_and_a_broken_one_always() -> None:
+    spec = desired_network.disruption_budget(service(replicas=1))["spec"]
+    assert spec == {
+        "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": names.selector("llama")},
+    }
+
+
+def test_the_monitor_reads_the_status_port() -> None:
+    spec = desired_network.pod_monitor(service())["spec"]
+    assert spec["podMetricsEndpoints"] == [{"port": "status", "path": "/metrics"}]

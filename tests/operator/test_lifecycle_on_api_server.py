@@ -1,0 +1,194 @@
+"""Rollouts, scaling and models against a real API server, scheduler and controllers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.cluster.kubernetes import Kubernetes, condition
+from tests.operator.on_api_server import defined, ready, reason, replicas, resource, said, settled
+from tests.operator.reconciling import Reconciler
+
+from octavo.operator import names, rollout
+from octavo.operator.observed import Observed
+from octavo.operator.plan import Apply
+from octavo.operator.writes import owns_replicas
+
+__all__ = ["defined"]
+
+
+def images(cluster: Kubernetes, namespace: str) -> set[str]:
+    selector = names.selector_text("llama")
+    pods = cluster.kubectl.list("pods", namespace=namespace, selector=selector)
+    return {pod["spec"]["containers"][0]["image"] for pod in pods}
+
+
+def test_with_one_gpu_engines_are_replaced_one_by_one_and_it_is_said(
+    defined: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout, "NO_ROOM_AFTER_S", 3.0)
+    with defined.fake_node(gpus=1) as node:
+        place = {"device": "cuda", "nodeSelector": {"kubernetes.io/hostname": node}}
+        reconciler = settled(defined, namespace, replicas=1, engine=place | {"image": "a:1"})
+        defined.kubectl.apply(
+            resource(replicas=1, engine=place | {"image": "a:2"}), namespace=namespace
+        )
+        reasons: list[str] = []
+
+        def done(observed: Observed) -> bool:
+            reasons.append(reason(observed, "Rollout"))
+            return ready(observed) == "True"
+
+        reconciler.until(done)
+        assert "NoSurgeRoom" in reasons
+        assert images(defined, namespace) == {"a:2"}
+        found = defined.kubectl.get("deployment", "llama-engine", namespace=namespace)
+        assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_a_revision_that_fits_nowhere_costs_no_engine(defined: Kubernetes, namespace: str) -> None:
+    reconciler = settled(defined, namespace, replicas=1)
+    nowhere = {"nodeSelector": {"kubernetes.io/hostname": "nowhere"}}
+    defined.kubectl.apply(resource(replicas=1, engine=nowhere), namespace=namespace)
+    found = reconciler.until(lambda o: reason(o, "Ready") == "Unschedulable")
+    assert "node affinity/selector" in said(found)["message"]
+    assert reason(found, "Routable") == "Routable"
+    assert found.resource["status"]["routable"] == 1
+
+
+def test_a_broken_image_is_said_and_mended(defined: Kubernetes, namespace: str) -> None:
+    reconciler = settled(defined, namespace, replicas=1)
+    bad = {"podAnnotations": {"fake.octavo.dev/behaviour": "image-missing"}}
+    defined.kubectl.apply(resource(replicas=1, engine=bad), namespace=namespace)
+    found = reconciler.until(lambda o: reason(o, "Ready") == "ImagePullFailed")
+    assert found.resource["status"]["routable"] == 1
+    defined.kubectl.apply(resource(replicas=1), namespace=namespace)
+    found = reconciler.until(lambda observed: ready(observed) == "True")
+    status = found.resource["status"]
+    assert status["observedGeneration"] == found.resource["metadata"]["generation"]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wanted"),
+    [
+        (
+            {
+                "exit-code": "2",
+                "message": "error[OCT-1206]: there is no setting --treads (command line)",
+            },
+            ("BadArgument", "OCT-1206: there is no setting --treads (command line)"),
+        ),
+        ({"exit-code": "137", "exit-reason": "OOMKilled"}, ("OutOfMemory", "limit of 1Gi")),
+    ],
+    ids=["argument", "memory"],
+)
+def test_an_engine_that_ends_says_why(
+    defined: Kubernetes, namespace: str, annotations: dict[str, str], wanted: tuple[str, str]
+) -> None:
+    crash = {"behaviour": "crash"} | annotations
+    engine = {
+        "podAnnotations": {f"fake.octavo.dev/{key}": value for key, value in crash.items()},
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    defined.kubectl.apply(resource(replicas=1, engine=engine), namespace=namespace)
+    reconciler = Reconciler(defined.kubeconfig, namespace, "llama")
+    found = reconciler.until(lambda o: reason(o, "Ready") == wanted[0])
+    assert wanted[1] in said(found)["message"]
+
+
+def test_pods_that_admission_refuses_are_told(defined: Kubernetes, namespace: str) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "few"},
+        "spec": {"hard": {"pods": "1"}},
+    }
+    defined.kubectl.apply(quota, namespace=namespace)
+    defined.kubectl.until(
+        lambda q: "hard" in (q.get("status") or {}), "resourcequota", "few", namespace=namespace
+    )
+    defined.kubectl.apply(resource(replicas=2), namespace=namespace)
+    reconciler = Reconciler(defined.kubeconfig, namespace, "llama")
+    found = reconciler.until(lambda o: reason(o, "Ready") == "PodsRefused")
+    assert "exceeded quota: few" in said(found)["message"]
+
+
+def test_our_pods_fit_the_restricted_standard(defined: Kubernetes, namespace: str) -> None:
+    level = "pod-security.kubernetes.io/enforce=restricted"
+    defined.kubectl("label", "namespace", namespace, level)
+    loaded = {"model": {"uri": "hf://org/llama"}, "cache": {"volume": {"size": "1Gi"}}}
+    settled(defined, namespace, replicas=1, **loaded)
+
+
+def test_another_model_is_loaded_before_engines_change(defined: Kubernetes, namespace: str) -> None:
+    def spec(revision: str) -> dict[str, Any]:
+        model = {"uri": "hf://org/llama", "revision": revision}
+        return {"model": model, "cache": {"volume": {"size": "1Gi"}}, "replicas": 1}
+
+    reconciler = settled(defined, namespace, **spec("v1"))
+    first = {job["metadata"]["name"] for job in defined.kubectl.list("jobs", namespace=namespace)}
+    defined.kubectl.apply(resource(**spec("v2")), namespace=namespace)
+    plan = reconciler.turn()
+    kinds = [write.kind.name for write in plan.writes if isinstance(write, Apply)]
+    assert kinds == ["Job"]
+    reconciler.until(lambda observed: ready(observed) == "True")
+    second = {job["metadata"]["name"] for job in defined.kubectl.list("jobs", namespace=namespace)}
+    assert len(first) == len(second) == 1
+    assert not first & second
+    pods = defined.kubectl.list(
+        "pods", namespace=namespace, selector="app.kubernetes.io/component=loader"
+    )
+    owners = {pod["metadata"]["ownerReferences"][0]["name"] for pod in pods}
+    assert owners <= second
+
+
+def test_a_scale_of_the_waiting_is_taken_back_by_the_next_apply(
+    defined: Kubernetes, namespace: str
+) -> None:
+    reconciler = settled(defined, namespace, replicas=1)
+    found = defined.kubectl.get("deployment", "llama-engine", namespace=namespace)
+    patch = {"metadata": {"uid": found["metadata"]["uid"]}, "spec": {"replicas": 2}}
+    defined.kubectl(
+        "patch", "deployment", "llama-engine", "--subresource=scale", "--type=merge",
+        "--field-manager=octavo-operator", "--patch", json.dumps(patch), namespace=namespace,
+    )  # fmt: skip
+    assert replicas(defined, namespace) == 2
+    shown = ("get", "deployment", "llama-engine", "-o", "json", "--show-managed-fields")
+    assert not owns_replicas(json.loads(defined.kubectl(*shown, namespace=namespace)))
+    reconciler.until(lambda observed: ready(observed) == "True")
+    assert replicas(defined, namespace) == 1
+
+
+def test_a_deleted_service_takes_all_with_it(defined: Kubernetes, namespace: str) -> None:
+    loaded = {"model": {"uri": "hf://org/llama"}, "cache": {"volume": {"size": "1Gi"}}}
+    settled(defined, namespace, replicas=1, **loaded)
+    defined.kubectl("delete", "ois", "llama", namespace=namespace)
+    for kind, name in [
+        ("deployment", "llama-engine"), ("service", "llama-engine"), ("pdb", "llama-engine"),
+        ("networkpolicy", "llama-engine"), ("networkpolicy", "llama-load"),
+        ("persistentvolumeclaim", "llama-models"),
+    ]:  # fmt: skip
+        defined.kubectl.until_gone(kind, name, namespace=namespace, timeout_s=60)
+    assert defined.kubectl.list("pods", namespace=namespace) == []
+
+
+def test_a_budget_lets_one_engine_go_at_a_time(defined: Kubernetes, namespace: str) -> None:
+    settled(defined, namespace, replicas=2)
+    found = defined.kubectl.until(
+        lambda pdb: (pdb.get("status") or {}).get("expectedPods") == 2,
+        "pdb", "llama-engine", namespace=namespace,
+    )  # fmt: skip
+    assert condition(found, "DisruptionAllowed") == "True"
+    assert found["status"]["disruptionsAllowed"] == 1
+
+
+def test_a_model_in_an_image_is_mounted(defined: Kubernetes, namespace: str) -> None:
+    model = {"uri": "oci://registry.example/llama:1"}
+    reconciler = settled(defined, namespace, model=model, replicas=1)
+    assert reconciler.plan().is_empty
+    (pod,) = defined.kubectl.list(
+        "pods", namespace=namespace, selector=names.selector_text("llama")
+    )
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "models"]
+    assert volume["image"]["reference"] == "registry.example/llama:1"

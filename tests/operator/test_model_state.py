@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.operator.building import INSTALLATION, from_hub, resource, service
+from tests.operator.engine_pods import ended, pod, unplaced
+from tests.operator.world import START
+
+from octavo.operator import desired_loader, model_state, names
+from octavo.operator.conditions import Condition
+from octavo.operator.kinds import Manifest
+from octavo.operator.observed import Observed
+
+JOB = desired_loader.job_name(service(**from_hub()))
+
+
+def judged(*children: Manifest, pods: tuple[Manifest, ...] = (), **spec: Any) -> Condition:
+    spec = spec or from_hub()
+    observed = Observed(
+        resource=resource(**spec), installation=INSTALLATION, children=children, pods=pods
+    )
+    return model_state.condition(service(**spec), observed, START)
+
+
+def job(*conditions: str) -> Manifest:
+    said = [{"type": c, "status": "True", "message": "why"} for c in conditions]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": JOB},
+        "status": {"conditions": said},
+    }
+
+
+def loader(**more: Any) -> Manifest:
+    found = pod("l", component=names.LOADER, **more)
+    found["metadata"]["labels"]["batch.kubernetes.io/job-name"] = JOB
+    return found
+
+
+@pytest.mark.parametrize("uri", ["pvc://weights/x", "oci://image:1", "file:///m"])
+def test_a_model_that_is_not_loaded_is_there(uri: str) -> None:
+    found = judged(model={"uri": uri})
+    assert (found.status, found.reason) == ("True", "NotNeeded")
+
+
+def test_a_model_is_there_when_its_job_is_complete() -> None:
+    assert judged().reason == "Loading"
+    assert judged(job()).reason == "Loading"
+    done = judged(job("Complete"))
+    assert (done.status, done.reason) == ("True", "Loaded")
+    assert model_state.is_complete(job("Complete"))
+    assert model_state.is_finished(job("Failed"))
+    assert not model_state.is_finished(job("Suspended"))
+
+
+def test_a_job_of_another_model_says_nothing() -> None:
+    other = job("Complete") | {"metadata": {"name": "llama-load-00000000"}}
+    assert judged(other).reason == "Loading"
+
+
+def test_why_a_loader_does_not_get_on_is_told() -> None:
+    words = json.dumps({"code": "OCT-1212", "text": "401", "help": "give HF_TOKEN"})
+    refused = judged(job(), pods=(loader(containers=[ended(1, words)]),))
+    assert (refused.status, refused.reason) == ("False", "ModelForbidden")
+    assert refused.is_failure
+    waiting = unplaced("no node", name="l", component=names.LOADER)
+    waiting["metadata"]["labels"]["batch.kubernetes.io/job-name"] = JOB
+    assert judged(job(), pods=(waiting,)).reason == "Unschedulable"
+
+
+def test_a_job_that_gave_up_says_so() -> None:
+    found = judged(job("Failed"))
+    assert (found.status, found.reason, found.is_failure) == ("False", "LoadFailed", True)

@@ -1,0 +1,85 @@
+"""500 InferenceServices on a real control plane: no storm at the start, silence afterwards."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import psutil
+import pytest
+from tests.cluster.control_plane import ControlPlane
+from tests.operator.operator_process import OperatorProcess, prepare, user
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+NUM_SERVICES = 500
+FIRST_S = 120.0
+QUIET_S = 60.0
+MAX_RSS = 300 * 1024 * 1024
+
+
+def test_500_services_are_reconciled_without_a_storm(
+    control_plane: ControlPlane, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(control_plane, namespace)
+    services = [
+        {
+            "apiVersion": "serving.octavo.dev/v1alpha1",
+            "kind": "InferenceService",
+            "metadata": {"name": f"model-{number}"},
+            "spec": {"engine": {}, "model": {"uri": f"file:///models/{number}"}, "replicas": 1},
+        }
+        for number in range(NUM_SERVICES)
+    ]
+    control_plane.kubectl.apply(*services, namespace=namespace)
+    begin = time.monotonic()
+    with OperatorProcess(control_plane, namespace) as operator:
+        until(lambda: num_ready(control_plane, namespace)[0] == NUM_SERVICES, FIRST_S)
+        first_s = time.monotonic() - begin
+        until(lambda: num_ready(control_plane, namespace)[1] == NUM_SERVICES, 300)
+        all_ready_s = time.monotonic() - begin
+        rest(control_plane, namespace)
+        before = len(writes(control_plane, namespace))
+        restart = time.monotonic()
+        time.sleep(QUIET_S)  # a minute without writes can only be waited for
+        quiet_s = time.monotonic() - restart
+        assert len(writes(control_plane, namespace)) == before
+        process = psutil.Process(operator.pid)
+        rss, cpu_s = process.memory_info().rss, process.cpu_times().user
+        overdue_s = operator.metric("overdue_seconds")
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\nall children {first_s:.1f} s, all Ready {all_ready_s:.1f} s, {before} writes, "
+            f"{quiet_s:.0f} s without any, RSS {rss / 2**20:.0f} MiB, CPU {cpu_s:.1f} s"
+        )
+    assert rss < MAX_RSS
+    assert overdue_s < 1
+
+
+def num_ready(control_plane: ControlPlane, namespace: str) -> tuple[int, int]:
+    """Returns how many services have a status, and how many are Ready."""
+    found = control_plane.kubectl.list("ois", namespace=namespace)
+    told = [s for s in found if s.get("status", {}).get("observedGeneration")]
+    return len(told), sum(s["status"].get("counts") == "1/1" for s in told)
+
+
+def writes(control_plane: ControlPlane, namespace: str) -> list[str]:
+    """Returns what the operator has written."""
+    asked = f'"username":"{user(namespace)}"'
+    lines = control_plane.audit_log.read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line) for line in lines if asked in line and line.endswith("}")]
+    return [e["verb"] for e in events if e["verb"] not in ("get", "list", "watch")]
+
+
+def rest(control_plane: ControlPlane, namespace: str) -> None:
+    """Waits until the operator writes nothing for some seconds."""
+    number = -1
+    while number != (number := len(writes(control_plane, namespace))):
+        time.sleep(5)
+
+
+def until(holds: object, timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < end, f"not in {timeout_s:g} s"
+        time.sleep(1)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.operator.building import from_hub, resource
+from tests.operator.world import World
+
+from octavo.operator import names
+from octavo.operator.kinds import DEPLOYMENT, JOB
+from octavo.operator.model_state import condition
+from octavo.operator.observed import Reference
+from octavo.operator.revision import Revision, revision
+from octavo.operator.spec import InferenceService, parse
+
+HUB = Reference(kind="Secret", name="hub")
+WITH_SECRET: dict[str, Any] = {"model": {"uri": "pvc://w/x", "secretRef": {"name": "hub"}}}
+
+
+def wanted(world: World) -> Revision:
+    parsed = parse(world.resource)
+    assert isinstance(parsed, InferenceService)
+    observed = world.observed()
+    deployment = world.children.get(("Deployment", "llama-engine"))
+    return revision(parsed, observed, deployment, condition(parsed, observed, world.now))
+
+
+def test_a_late_secret_heals_by_itself() -> None:
+    world = World(resource(replicas=1, **WITH_SECRET), references={HUB: None})
+    world.execute(world.plan())
+    assert ("Deployment", "llama-engine") not in world.children
+    ready = world.condition("Ready")
+    assert (ready["reason"], ready["message"]) == ("ReferenceMissing", "waits for Secret hub")
+    world.references[HUB] = "11"
+    world.settle()
+    assert world.condition("Ready")["status"] == "True"
+
+
+def test_a_rotated_secret_rolls_once() -> None:
+    world = World(resource(replicas=1, **WITH_SECRET), references={HUB: "11"})
+    world.settle()
+    before = wanted(world)
+    world.references[HUB] = "22"
+    assert wanted(world).template != before.template
+    old = {pod["metadata"]["uid"] for pod in world.engines()}
+    world.settle()
+    assert not old & {pod["metadata"]["uid"] for pod in world.engines()}
+    assert world.plan().is_empty
+
+
+def test_a_secret_that_vanishes_restarts_nobody_and_is_told() -> None:
+    world = World(resource(replicas=1, **WITH_SECRET), references={HUB: "11"})
+    world.settle()
+    pods = {pod["metadata"]["uid"] for pod in world.engines()}
+    world.references[HUB] = None
+    world.settle()
+    assert {pod["metadata"]["uid"] for pod in world.engines()} == pods
+    assert world.condition("Rollout")["reason"] == "ReferenceMissing"
+    world.references[HUB] = "11"
+    world.settle()
+    assert {pod["metadata"]["uid"] for pod in world.engines()} == pods
+
+
+def test_what_was_not_looked_at_is_no_reason_to_act() -> None:
+    world = World(resource(replicas=1, **WITH_SECRET))
+    assert wanted(world).waiting == {DEPLOYMENT, JOB}
+    assert wanted(world).missing == ()
+
+
+def test_a_job_waits_for_its_secret() -> None:
+    spec = from_hub(secretRef={"name": "hub"})
+    world = World(resource(replicas=1, **spec), references={HUB: None})
+    world.execute(world.plan())
+    assert not [key for key in world.children if key[0] in ("Job", "Deployment")]
+
+
+def test_engines_wait_for_their_model_and_those_there_are_do_not() -> None:
+    world = World(resource(replicas=1, **from_hub()))
+    assert wanted(world).waiting == {DEPLOYMENT}
+    world.settle()
+    assert wanted(world).waiting == frozenset()
+    del world.children[next(key for key in world.children if key[0] == "Job")]
+    assert wanted(world).waiting == frozenset()  # the very model is in use already
+
+
+def test_the_default_image_is_kept_and_a_chosen_one_is_taken() -> None:
+    world = World(resource(replicas=1))
+    world.settle()
+    world.installation = replace(world.installation, engine_images={"cpu": "next", "cuda": "next"})
+    assert wanted(world).image == "octavo-engine:cpu"
+    world.edit(resource(replicas=1, engine={"image": "mine:1"})["spec"])
+    assert wanted(world).image == "mine:1"
+    world.settle()
+    world.edit(resource(replicas=1)["spec"])
+    assert wanted(world).image == "next"
+    assert world.deployment["metadata"]["annotations"][names.IMAGE] == "mine:1"

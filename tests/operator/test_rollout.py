@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.operator.building import from_hub, resource, service
+from tests.operator.engine_pods import pod, unplaced
+from tests.operator.world import START, World
+
+from octavo.operator import rollout
+from octavo.operator.desired_engine import Strategy
+from octavo.operator.kinds import Manifest
+from octavo.operator.rollout import ONE_BY_ONE, Decision, decide
+from octavo.operator.spec import Rollout
+
+USUAL = Strategy(max_surge=1, max_unavailable=0)
+NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+GPU = {"containers": [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+
+
+def deployment(surge: int, unavailable: int) -> Manifest:
+    rolling = {"maxSurge": surge, "maxUnavailable": unavailable}
+    return {"spec": {"strategy": {"rollingUpdate": rolling}}}
+
+
+def decided(
+    *engines: Manifest, now: float, present: Manifest | None = None, **spec: Any
+) -> Decision:
+    wanted: Rollout = service(rollout=spec).spec.rollout
+    return decide(wanted, present or deployment(1, 0), engines, "new", now)
+
+
+OLD = pod("old", template="old", ready=True, routable=True, spec=GPU)
+NEW = unplaced(NO_ROOM, name="new", template="new", spec=GPU)
+
+
+def test_the_user_s_strategy_is_taken_as_a_rule() -> None:
+    found = decided(OLD, now=START, maxSurge=2, maxUnavailable=1)
+    assert found == Decision(strategy=Strategy(max_surge=2, max_unavailable=1))
+
+
+def test_a_new_engine_without_room_waits_before_an_old_one_goes() -> None:
+    early = decided(OLD, NEW, now=START + 10)
+    assert (early.strategy, early.is_short_of_room) == (USUAL, False)
+    assert early.look_again_s == pytest.approx(20)
+    late = decided(OLD, NEW, now=START + rollout.NO_ROOM_AFTER_S)
+    assert (late.strategy, late.is_short_of_room) == (ONE_BY_ONE, True)
+
+
+def test_it_goes_on_one_by_one_until_no_old_engine_is_left() -> None:
+    placed = pod("new", template="new", spec=GPU)
+    going_on = decided(OLD, placed, now=START + 60, present=deployment(0, 1))
+    assert (going_on.strategy, going_on.is_short_of_room) == (ONE_BY_ONE, True)
+    done = decided(placed, now=START + 90, present=deployment(0, 1))
+    assert (done.strategy, done.is_short_of_room) == (USUAL, False)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        unplaced("0/1 nodes are available: node affinity", name="n", template="new", spec=GPU),
+        unplaced(NO_ROOM, name="n", template="new", spec=GPU | {"nodeSelector": {"a": "b"}}),
+        unplaced(
+            NO_ROOM,
+            name="n",
+            template="new",
+            spec={"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
+        ),
+        unplaced(
+            NO_ROOM,
+            name="n",
+            template="new",
+            spec={"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"},
+                                                "requests": {"memory": "1Gi"}}}]},
+        ),
+    ],
+    ids=["no node fits", "other nodes", "more GPUs", "more memory"],
+)  # fmt: skip
+def test_a_mistake_in_the_new_revision_costs_no_engine_that_serves(new: Manifest) -> None:
+    found = decided(OLD, new, now=START + 3600)
+    assert (found.strategy, found.is_short_of_room) == (USUAL, False)
+
+
+def test_who_wants_it_one_by_one_gets_no_condition_for_it() -> None:
+    found = decided(OLD, NEW, now=START + 60, maxSurge=0, maxUnavailable=1)
+    assert (found.strategy, found.is_short_of_room) == (ONE_BY_ONE, False)
+
+
+def test_with_one_gpu_a_new_image_is_rolled_out_and_said_so() -> None:
+    spec: dict[str, Any] = {"replicas": 1, "engine": {"device": "cuda", "image": "a:1"}}
+    world = World(resource(**spec), room=1)
+    world.settle()
+    changed = resource(replicas=1, engine={"device": "cuda", "image": "a:2"})["spec"]
+    world.edit(changed)
+    reasons: list[str] = []
+    for _ in range(40):
+        world.execute(world.plan())
+        reason = world.condition("Rollout")["reason"]
+        reasons += [] if reasons[-1:] == [reason] else [reason]
+        world.step()
+        world.now += 5
+    assert reasons == ["RollingOut", "NoSurgeRoom", "Complete"]
+    assert [p["spec"]["containers"][0]["image"] for p in world.engines()] == ["a:2"]
+    assert world.deployment["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 1
+    world.settle()
+
+
+def test_a_paused_rollout_waits_and_says_so() -> None:
+    world = World(resource(replicas=1))
+    world.settle()
+    old = [p["metadata"]["uid"] for p in world.engines()]
+    world.edit(resource(replicas=1, engine={"image": "a:2"}, rollout={"paused": True})["spec"])
+    world.settle()
+    assert [p["metadata"]["uid"] for p in world.engines()] == old
+    assert world.condition("Rollout")["reason"] == "Paused"
+    assert world.condition("Ready")["status"] == "False"
+    world.edit(resource(replicas=1, engine={"image": "a:2"})["spec"])
+    world.settle()
+    assert [p["metadata"]["uid"] for p in world.engines()] != old
+    assert world.condition("Ready")["status"] == "True"
+
+
+def test_loading_another_model_counts_as_no_lack_of_room() -> None:
+    world = World(resource(replicas=1, **from_hub()), room=1)
+    world.settle()
+    assert world.condition("Rollout")["reason"] == "Complete"

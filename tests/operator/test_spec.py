@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tests.operator.building import from_hub, resource, service
+from tests.operator.specs import URIS, specs
+
+from octavo.operator import names
+from octavo.operator.observed import Reference
+from octavo.operator.spec import InferenceService, Problem, parse, references
+
+
+def problems(name: str = "llama", **spec: Any) -> list[str]:
+    found = parse(resource(name, **spec))
+    assert isinstance(found, list)
+    return [str(problem) for problem in found]
+
+
+@settings(deadline=None)
+@given(specs(uris=URIS))
+def test_every_spec_that_the_schema_takes_is_valid(spec: dict[str, Any]) -> None:
+    assert isinstance(parse(resource(**spec)), InferenceService)
+
+
+def test_names_default_to_that_of_the_object() -> None:
+    assert service().served_names == ("llama",)
+    named = service(model={"uri": "pvc://weights/llama", "servedNames": ["a", "b"]})
+    assert named.served_names == ("a", "b")
+
+
+def test_the_dry_run_is_an_annotation() -> None:
+    found = resource()
+    assert not service().is_dry_run
+    found["metadata"]["annotations"] = {names.DRY_RUN: "true"}
+    parsed = parse(found)
+    assert isinstance(parsed, InferenceService)
+    assert parsed.is_dry_run
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"model": {"uri": "ftp://x"}}, "spec.model.uri: is none of hf://ORGANISATION/NAME"),
+        ({"model": {"uri": "hf://org/x"}}, "spec.cache.volume: hf:// models need its size"),
+        ({"replicas": 1, "autoscaling": {"maxReplicas": 2}},
+         "spec.replicas: excludes spec.autoscaling; remove one"),
+        ({"autoscaling": {"minReplicas": 3, "maxReplicas": 2}},
+         "spec.autoscaling.minReplicas: is above maxReplicas"),
+        ({"engine": {"resources": {"limits": {"memory": "20gi"}}}},
+         "spec.engine.resources.limits.memory: '20gi' is no quantity such as 500m, 20Gi or 2"),
+        ({"engine": {"resources": {"limits": {"memory": ""}}}},
+         "spec.engine.resources.limits.memory: '' is no quantity such as 500m, 20Gi or 2"),
+        ({"engine": {"options": {"kvBytes": "much"}}},
+         "spec.engine.options.kvBytes: 'much' is no quantity such as 500m, 20Gi or 2"),
+        (from_hub() | {"cache": {"volume": {"size": "x"}}},
+         "spec.cache.volume.size: 'x' is no quantity such as 500m, 20Gi or 2"),
+        ({"engine": {"extraArgs": ["--listen=0.0.0.0:1"]}},
+         "spec.engine.extraArgs: --listen=0.0.0.0:1 cannot be set: the operator does"),
+        ({"engine": {"podLabels": {"serving.octavo.dev/service": "x"}}},
+         "spec.engine.podLabels: serving.octavo.dev/service is the operator's own"),
+        ({"replicas": "two"}, "spec.replicas: expected `int | null`, got `str`"),
+        ({"engine": {"env": [{"name": 5}]}}, "spec.engine.env[0].name: expected `str`, got `int`"),
+        ({"model": {}}, "spec.model: object missing required field `uri`"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place(spec: dict[str, Any], sentence: str) -> None:
+    (found,) = problems(**spec)
+    assert found.startswith(sentence)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    engine = {"resources": {"limits": {"cpu": "x"}}, "extraArgs": ["--model"]}
+    found = problems("9b", model={"uri": "x"}, engine=engine)
+    assert [text.partition(":")[0] for text in found] == [
+        "metadata.name", "spec.model.uri", "spec.engine.resources.limits.cpu",
+        "spec.engine.extraArgs",
+    ]  # fmt: skip
+
+
+def test_a_missing_part_is_a_problem_and_no_exception() -> None:
+    bare = resource()
+    del bare["spec"]
+    assert parse(bare) == [Problem(path="spec", sentence="object missing required field `model`")]
+
+
+def test_references_are_those_of_model_and_variables() -> None:
+    env = [
+        {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+        {"name": "C", "value": "1"},
+    ]
+    found = resource(model={"uri": "pvc://w/x", "secretRef": {"name": "hub"}}, engine={"env": env})
+    assert references(found) == (
+        Reference(kind="ConfigMap", name="c", key="k"),
+        Reference(kind="Secret", name="hub"),
+        Reference(kind="Secret", name="s", key="k"),
+    )
+    assert references(resource(replicas="x")) == ()

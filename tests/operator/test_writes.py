@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from tests.operator.building import INSTALLATION, UID, resource
+
+from octavo.operator import names, writes
+from octavo.operator.kinds import DEPLOYMENT, JOB, SERVICE, Manifest
+from octavo.operator.observed import Observed
+from octavo.operator.plan import Apply, Delete, Scale
+from octavo.operator.writes import Changes, changes
+
+
+def child(kind: str = "Service", name: str = "x", *, applied: str = "h", **spec: Any) -> Manifest:
+    versions = {"Service": "v1", "Deployment": "apps/v1", "Job": "batch/v1"}
+    return {
+        "apiVersion": versions[kind],
+        "kind": kind,
+        "metadata": {"name": name, "annotations": {names.APPLIED: applied}},
+        "spec": spec,
+    }
+
+
+def there(wanted: Manifest, *, owner: str = UID, **meta: Any) -> Manifest:
+    found = copy.deepcopy(wanted)
+    owners = [{"uid": owner, "controller": True}]
+    found["metadata"] |= {"uid": "u1", "resourceVersion": "7", "ownerReferences": owners} | meta
+    return found
+
+
+def found_changes(children: list[Manifest], wanted: list[Manifest], **more: Any) -> Changes:
+    observed = Observed(resource=resource(), installation=INSTALLATION, children=tuple(children))
+    return changes(observed, wanted, **more)
+
+
+def test_what_is_missing_is_made() -> None:
+    wanted = child(a=1)
+    found = found_changes([], [wanted])
+    assert found.writes == (Apply(manifest=wanted, creates=True),)
+    assert found.paths == ("Service x: is made",)
+
+
+def test_what_is_so_already_is_not_written() -> None:
+    wanted = child(a=1)
+    present = there(wanted)
+    present["spec"]["defaulted"] = True
+    assert found_changes([present], [wanted]).writes == ()
+
+
+def test_what_differs_is_written_onto_the_very_object() -> None:
+    found = found_changes([there(child(a=1))], [child(a=2, applied="h2")])
+    (write,) = found.writes
+    assert isinstance(write, Apply)
+    assert not write.creates
+    assert write.manifest["metadata"]["uid"] == "u1"
+    assert "resourceVersion" not in write.manifest["metadata"]
+    assert found.paths == ("Service x: spec.a",)
+
+
+def test_a_field_that_is_no_longer_wanted_is_noticed() -> None:
+    found = found_changes([there(child(a=1, b=2))], [child(a=1, applied="h2")])
+    assert len(found.writes) == 1
+    assert found.paths == ("Service x: fields go",)
+
+
+def test_a_guarded_object_is_written_only_as_it_was_observed() -> None:
+    (write,) = found_changes(
+        [there(child("Deployment", a=1))],
+        [child("Deployment", a=2)],
+        guarded=frozenset({DEPLOYMENT}),
+    ).writes
+    assert isinstance(write, Apply)
+    assert write.manifest["metadata"]["resourceVersion"] == "7"
+
+
+def test_an_object_of_somebody_else_is_left_alone() -> None:
+    found = found_changes([there(child(a=1), owner="other")], [child(a=2)])
+    assert (found.writes, found.taken) == ((), ("Service x",))
+
+
+def test_an_object_that_is_being_deleted_is_waited_for() -> None:
+    found = found_changes([there(child(a=1), deletionTimestamp="now")], [child(a=2)])
+    assert (found.writes, found.taken) == ((), ())
+
+
+def test_what_is_no_longer_wanted_goes_last_and_only_if_it_is_ours() -> None:
+    mine, foreign = there(child(name="mine")), there(child(name="foreign"), owner="other")
+    going = there(child(name="going"), deletionTimestamp="now")
+    found = found_changes([mine, foreign, going], [child(name="new")])
+    assert [type(write) for write in found.writes] == [Apply, Delete]
+    assert found.writes[1] == Delete(kind=SERVICE, name="mine", uid="u1", resource_version="7")
+
+
+def test_a_job_is_never_changed_but_made_anew_unless_it_has_ended() -> None:
+    present = there(child("Job", a=1))
+    (write,) = found_changes([present], [child("Job", a=2, applied="h2")]).writes
+    assert write == Delete(kind=JOB, name="x", uid="u1", resource_version="7")
+    present["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+    assert found_changes([present], [child("Job", a=2, applied="h2")]).writes == ()
+
+
+def test_an_object_that_waits_is_only_scaled() -> None:
+    present = there(child("Deployment", replicas=1, template="old"))
+    waiting = frozenset({DEPLOYMENT})
+    wanted = child("Deployment", replicas=3, template="new", applied="h2")
+    assert found_changes([present], [wanted], waiting=waiting).writes == (
+        Scale(kind=DEPLOYMENT, name="x", uid="u1", replicas=3),
+    )
+    same = child("Deployment", replicas=1, template="new", applied="h2")
+    assert found_changes([present], [same], waiting=waiting).writes == ()
+    left = child("Deployment", template="new", applied="h2")
+    assert found_changes([present], [left], waiting=waiting).writes == ()
+    assert found_changes([], [wanted], waiting=waiting).writes == ()
+
+
+def test_a_field_is_ours_when_our_apply_has_it() -> None:
+    def owned(**entry: Any) -> bool:
+        fields = {"manager": "octavo-operator", "operation": "Apply"}
+        fields["fieldsV1"] = {"f:spec": {"f:replicas": {}}}  # type: ignore[assignment]
+        return writes.owns_replicas({"metadata": {"managedFields": [fields | entry]}})
+
+    assert owned()
+    assert not owned(manager="kubectl")
+    assert not owned(operation="Update")
+    assert not owned(fieldsV1={"f:spec": {"f:template": {}}})
+    assert not writes.owns_replicas({"metadata": {}})
