@@ -13,6 +13,8 @@ from pathlib import Path
 from octavo.cli.configuration import written_range
 from octavo.cli.settings import GROUPS, MANAGED
 from octavo.gateway.api.parameters import PARAMETERS, Parameter
+from octavo.loader.config import LoaderConfig
+from octavo.operator.config import OperatorConfig
 from octavo.runtime.arguments import metavar_of, shown_default
 from octavo.runtime.settings import doc_of, env_of, flag_of, names
 from octavo.v1.errors import CATALOGUE, ErrorKind
@@ -33,20 +35,27 @@ name reads none. A value outside its type or range stops the start with its orig
 a variable `OCTAVO_…` or a key that does not exist, with the nearest name. Lists are
 comma-separated; switches are `--name` and `--no-name`.
 
-`octavo serve` takes the settings of all three tables but those marked "set by serve". Where two
-tables have the same name, one flag sets both. `octavo config show --origin` prints the effective
-values and where each comes from, `octavo config explain KEY` what one means.
+`octavo serve` takes the settings of the first three tables but those marked "set by serve". Where
+two tables have the same name, one flag sets both. `octavo config show --origin` prints the
+effective values and where each comes from, `octavo config explain KEY` what one means.
 
 Other variables: `OTEL_*` as OpenTelemetry defines them (no traces without them), `HF_*` as
-`huggingface_hub` does, `GOMP_SPINCOUNT` and `OMP_WAIT_POLICY` (without either the engine sets
+`huggingface_hub` does (the loader knows `HF_TOKEN` and `HF_ENDPOINT`, and `AWS_*` for buckets),
+`GOMP_SPINCOUNT` and `OMP_WAIT_POLICY` (without either the engine sets
 `GOMP_SPINCOUNT=5000`), `XDG_STATE_HOME` for the logs. Compiled kernels are kept in
 `~/.cache/octavo`.
 """
+
+PROCESSES = {**GROUPS, "Loader": LoaderConfig, "Operator": OperatorConfig}
+"""Settings classes by heading: those of `octavo serve`, then those of processes of their own."""
 
 INTRODUCTIONS = {
     "Serve": "`octavo serve` itself: what runs on this machine.",
     "Engine": "`octavo engine`, which is `python -m octavo.engine`: one model on one replica.",
     "Gateway": "`octavo gateway`, which is `python -m octavo.gateway`.",
+    "Loader": "`python -m octavo.loader`: brings a model to a volume; see [models.md](models.md).",
+    "Operator": "`python -m octavo.operator`, as the chart starts it: in the pod's own cluster, or "
+    "in that of `KUBECONFIG`. `python -m octavo.operator crd` prints the resource's definition.",
 }
 
 ERRORS = """\
@@ -102,7 +111,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def configuration() -> str:
     """Returns the page of settings."""
     parts = [CONFIGURATION]
-    for heading, cls in GROUPS.items():
+    for heading, cls in PROCESSES.items():
         rows = [setting_row(cls, name) for name in names(cls)]
         head = ("flag", "value", "default", "meaning")
         parts.append(f"\n## {heading}\n\n{INTRODUCTIONS[heading]}\n\n{table(head, rows)}")
@@ -119,7 +128,7 @@ def setting_row(cls: type, name: str) -> tuple[str, str, str, str]:
         words = "on, off" if kind == "bool" else metavar_of(doc.unit, hint).lower()
         value = " ".join(part for part in (words, written_range(doc.minimum, doc.maximum)) if part)
     notes = (" Masked when shown." if doc.secret else "") + (
-        " Set by serve." if name in MANAGED else ""
+        " Set by serve." if name in MANAGED and cls in GROUPS.values() else ""
     )
     flag = f'<a id="{env_of(name).lower()}"></a>`{flag_of(name)}`'
     default = shown_default(cls, name)

@@ -1,0 +1,208 @@
+"""The chart on a real API server: installed, changed, installed twice, taken away."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.charts.matrix import MATRIX
+from tests.charts.rendering import CHART, ROOT, Values
+from tests.cluster import external
+from tests.cluster.binaries import program
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.kubectl import Object
+from tests.cluster.kubernetes import Kubernetes
+
+DEFINITION = "inferenceservices.serving.octavo.dev"
+KINDS = (
+    "deployments,replicasets,services,serviceaccounts,secrets,configmaps,leases,roles,rolebindings,"
+    "networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,jobs"
+)
+CLUSTER_KINDS = "clusterroles,clusterrolebindings"
+NAMESPACED: Values = {"rbac": {"clusterScoped": False}, "crds": {"enabled": False}}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Kubernetes]:
+    """A cluster of this file's own: in the shared one the definition is not helm's."""
+    if external.chosen():
+        pytest.skip("installs a definition that others may use")
+    with ControlPlane() as running:
+        yield running
+
+
+@pytest.fixture
+def namespace(cluster: Kubernetes) -> Iterator[str]:
+    """A namespace that takes pods of the restricted level only."""
+    with cluster.namespace() as name:
+        label = "pod-security.kubernetes.io/enforce=restricted"
+        cluster.kubectl("label", "namespace", name, label)
+        yield name
+
+
+class Helm:
+    """helm against one cluster."""
+
+    def __init__(self, cluster: Kubernetes, home: Path) -> None:
+        self._cluster = cluster
+        self._home = home
+
+    def run(
+        self, *arguments: str, values: Values | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        variables = {
+            "KUBECONFIG": str(self._cluster.kubeconfig),
+            "HELM_CACHE_HOME": str(self._home),
+            "HELM_CONFIG_HOME": str(self._home),
+            "HELM_DATA_HOME": str(self._home),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(self._home),
+        }
+        given = [] if values is None else ["--values", "-"]
+        return subprocess.run(
+            [program("helm"), *arguments, *given],
+            input=json.dumps(values or {}),
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def install(self, name: str, namespace: str, values: Values) -> None:
+        """Installs or upgrades a release, and waits until its pods are ready."""
+        where = ("--namespace", namespace, "--wait", "--timeout", "60s", "--take-ownership")
+        done = self.run("upgrade", "--install", name, str(CHART), *where, values=values)
+        assert done.returncode == 0, done.stderr
+
+    def uninstall(self, name: str, namespace: str) -> None:
+        done = self.run("uninstall", name, "--namespace", namespace, "--wait")
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def helm(cluster: Kubernetes, tmp_path: Path) -> Helm:
+    return Helm(cluster, tmp_path)
+
+
+def of_release(cluster: Kubernetes, kinds: str, name: str, namespace: str = "") -> list[str]:
+    selector = f"app.kubernetes.io/instance={name}"
+    found = cluster.kubectl.list(kinds, namespace=namespace, selector=selector)
+    return sorted(f"{each['kind']}/{each['metadata']['name']}" for each in found)
+
+
+def templates(cluster: Kubernetes, namespace: str) -> dict[str, Object]:
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]
+        for each in cluster.kubectl.list("deployments", namespace=namespace)
+    }
+
+
+def test_release_comes_is_changed_and_goes_without_a_trace(
+    cluster: Kubernetes, helm: Helm, namespace: str
+) -> None:
+    helm.install("octavo", namespace, {})
+    assert templates(cluster, namespace).keys() == {
+        "octavo-operator", "octavo-gateway", "octavo-valkey"
+    }  # fmt: skip
+    for values in (MATRIX["every pod setting"], MATRIX["autoscaled gateway"], MATRIX["no gateway"]):
+        usable: Values = json.loads(json.dumps(values).replace('"high"', '""'))
+        if "operator" in usable:  # nodes of the pool and zone that the setting names do not exist
+            for component in ("operator", "gateway", "valkey"):
+                usable[component].update(nodeSelector={}, affinity={}, topologySpreadConstraints=[])
+                usable[component]["extraVolumes"][0] = {"name": "more", "emptyDir": {}}
+        helm.install("octavo", namespace, usable)
+    helm.uninstall("octavo", namespace)
+    for kind in KINDS.split(","):
+        assert of_release(cluster, kind, "octavo", namespace) == []
+    assert of_release(cluster, CLUSTER_KINDS, "octavo") == []
+    assert cluster.kubectl.get("customresourcedefinition", DEFINITION)
+
+
+def test_upgrade_that_changes_nothing_restarts_nothing(
+    cluster: Kubernetes, helm: Helm, namespace: str
+) -> None:
+    helm.install("again", namespace, NAMESPACED)
+    before = templates(cluster, namespace)
+    helm.install("again", namespace, NAMESPACED)
+    assert templates(cluster, namespace) == before
+    helm.uninstall("again", namespace)
+
+
+def test_two_releases_live_and_die_apart(cluster: Kubernetes, helm: Helm, namespace: str) -> None:
+    with cluster.namespace() as other:
+        helm.install("one", namespace, NAMESPACED)
+        helm.install("two", namespace, NAMESPACED)
+        helm.install("one", other, NAMESPACED)
+        left = (
+            of_release(cluster, KINDS, "two", namespace),
+            of_release(cluster, KINDS, "one", other),
+        )
+        helm.uninstall("one", namespace)
+        assert left == (
+            of_release(cluster, KINDS, "two", namespace),
+            of_release(cluster, KINDS, "one", other),
+        )
+        assert of_release(cluster, CLUSTER_KINDS, "one") == []
+        helm.uninstall("two", namespace)
+        helm.uninstall("one", other)
+
+
+def test_second_release_is_told_whose_the_definition_is(
+    cluster: Kubernetes, helm: Helm, namespace: str
+) -> None:
+    helm.install("first", namespace, {"gateway": {"enabled": False}})
+    try:
+        second = ("install", "second", str(CHART), "--namespace", namespace)
+        done = helm.run(*second)
+        assert done.returncode != 0
+        sentence = f"belongs to release first in {namespace}: set crds.enabled=false"
+        assert sentence in done.stderr
+    finally:
+        helm.uninstall("first", namespace)
+    # Now nobody's; helm has it taken over on purpose only.
+    done = helm.run(*second)
+    assert "invalid ownership metadata" in done.stderr
+    helm.install("second", namespace, {})
+    helm.uninstall("second", namespace)
+
+
+def allowed(cluster: Kubernetes, account: str, namespace: str, *question: str) -> bool:
+    who = ("--as", f"system:serviceaccount:{account}")
+    try:
+        answer = cluster.kubectl("auth", "can-i", *question, *who, namespace=namespace)
+    except Exception as refusal:
+        answer = str(refusal)
+    return answer.strip().startswith("yes")
+
+
+def test_accounts_may_what_they_need_where_they_serve(
+    cluster: Kubernetes, helm: Helm, namespace: str
+) -> None:
+    with cluster.namespace() as served:
+        values = {"rbac": {"clusterScoped": False, "namespaces": [served]}}
+        helm.install("rights", namespace, values | {"crds": {"enabled": True}})
+        operator, gateway = (
+            f"{namespace}:rights-octavo-{name}" for name in ("operator", "gateway")
+        )
+        assert allowed(cluster, operator, served, "create", "deployments.apps")
+        assert allowed(cluster, operator, served, "get", "secrets")
+        assert allowed(cluster, operator, namespace, "patch", "leases/rights-octavo-operator")
+        assert allowed(cluster, gateway, served, "watch", "endpointslices.discovery.k8s.io")
+        for account in (operator, gateway):
+            assert not allowed(cluster, account, served, "list", "secrets")
+            assert not allowed(cluster, account, served, "create", "pods/exec")
+            assert not allowed(cluster, account, "default", "list", "pods")
+        assert not allowed(cluster, gateway, served, "get", "secrets")
+        assert not allowed(cluster, gateway, served, "patch", "deployments.apps")
+        examples: list[Any] = [
+            yaml.safe_load(p.read_text("utf-8")) for p in ROOT.glob("examples/*")
+        ]
+        cluster.kubectl.apply(*examples, namespace=served)
+        assert len(cluster.kubectl.list("ois", namespace=served)) == len(examples)
+        helm.uninstall("rights", namespace)
