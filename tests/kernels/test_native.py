@@ -96,3 +96,63 @@ def test_older_instruction_sets_compute_the_same(
 def test_the_library_says_what_it_was_compiled_to() -> None:
     known = {"avx512bf16", "avx512", "avx2", "fma", "plain"}
     assert native.compiled_isa() in (known if native.library() is not None else {"none"})
+
+
+def test_images_take_a_library_that_was_built_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = next(name for name, needed in native._CLASSES[platform.machine()].items()
+                if needed <= set(native.cpu_info()[1].split()))  # fmt: skip
+    built = native.build(native.cache_folder(), machine=best)
+    ready = Path(shutil.copy2(built, tmp_path / f"{best}.so"))
+    assert native.prebuilt(tmp_path) == ready
+    monkeypatch.setattr(native, "prebuilt", lambda: ready)
+    monkeypatch.setattr(native, "_COMPILERS", ())
+    native.library.cache_clear()
+    try:
+        assert native.library() is not None, "there is no compiler, and none is needed"
+        said = native.compiled_isa()
+    finally:
+        native.library.cache_clear()
+    monkeypatch.undo()
+    assert said == native.compiled_isa(), "another numerics id than the one compiled here"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names instruction sets of x86-64")
+@pytest.mark.parametrize(
+    ("features", "wanted"),
+    [
+        ("fpu sse2", "x86-64"),
+        ("abm avx2 bmi1 bmi2 f16c fma movbe", "x86-64-v3"),
+        ("avx2 fma", "x86-64"),
+        ("abm avx2 bmi1 bmi2 f16c fma movbe avx512f", "x86-64-v3"),
+        (
+            "abm avx2 bmi1 bmi2 f16c fma movbe avx512f avx512bw avx512cd avx512dq avx512vl",
+            "x86-64-v4",
+        ),
+    ],
+)
+def test_processors_get_what_they_can_run(
+    features: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "cpu_info", lambda: ("vendor", features))
+    assert native.prebuilt(tmp_path) is None
+    for name in native._CLASSES["x86_64"]:
+        (tmp_path / f"{name}.so").touch()
+    assert native.prebuilt(tmp_path) == tmp_path / f"{wanted}.so"
+
+
+def test_every_class_of_machines_can_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[str] = []
+
+    def build(folder: Path, *, machine: str) -> Path:
+        wanted.append(machine)
+        (folder / "kernels.so").write_text(machine, encoding="utf-8")
+        return folder / "kernels.so"
+
+    monkeypatch.setattr(native, "build", build)
+    built = native.prebuild(tmp_path)
+    assert [path.stem for path in built] == wanted == list(native._CLASSES[platform.machine()])
+    assert [path.read_text("utf-8") for path in built] == wanted

@@ -1,7 +1,8 @@
 """Compiles the `cpu.cpp` of all operations into one library, once per machine, and calls it.
 
 The library is kept in the user's cache folder under a name that is a digest of everything that
-decides its content. Without a compiler there is no library, and `dispatch` takes the reference.
+decides its content. Images have no compiler: libraries for whole classes of machines lie beside the
+sources there (`prebuild`). Without either there is no library, and `dispatch` takes the reference.
 """
 
 from __future__ import annotations
@@ -29,6 +30,21 @@ _COMPILERS = ("g++", "c++", "clang++")
 # No -ffast-math and no contraction: the order and the rounding of every sum are in the source.
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-fPIC", "-pthread", "-ffp-contract=off", "-Wall")
 _COMPILE_TIMEOUT_S = 600  # 6 s of one core, on a machine that may be busy
+_V3 = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_CLASSES = {
+    "x86_64": {
+        "cooperlake": _V4 | {"avx512_bf16", "avx512_vnni"},
+        "x86-64-v4": _V4,
+        "x86-64-v3": _V3,
+        "x86-64": frozenset[str](),
+    },
+    "aarch64": {"armv8-a": frozenset[str]()},
+}
+"""Values of -march by machine, the best first, and the processor's features that each needs."""
+
+PREBUILT = _SOURCES / "prebuilt"
+
 _LETTERS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_float}
 _SUFFIX = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
@@ -94,6 +110,29 @@ def build(folder: Path, *, machine: str = "native") -> Path:
     return library_path
 
 
+def prebuild(folder: Path = PREBUILT) -> list[Path]:
+    """Compiles a library for each class of machines of this kind; for images, which then run it.
+
+    Raises what `build` raises.
+    """
+    built = []
+    for name in _CLASSES[platform.machine()]:
+        with tempfile.TemporaryDirectory() as scratch:
+            library_path = build(Path(scratch), machine=name)
+            folder.mkdir(parents=True, exist_ok=True)
+            built.append(Path(shutil.copyfile(library_path, folder / f"{name}.so")))
+    return built
+
+
+def prebuilt(folder: Path = PREBUILT) -> Path | None:
+    """Returns the best library in a folder that this processor can run."""
+    features = set(cpu_info()[1].split())
+    for name, needed in _CLASSES.get(platform.machine(), {}).items():
+        if needed <= features and (path := folder / f"{name}.so").exists():
+            return path
+    return None
+
+
 def _run(command: list[str]) -> str:
     return subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S
@@ -104,7 +143,7 @@ def _run(command: list[str]) -> str:
 def library() -> ctypes.CDLL | None:
     """Returns the library for this machine, compiled at the first call; None if that fails."""
     try:
-        return ctypes.CDLL(str(build(cache_folder())))
+        return ctypes.CDLL(str(prebuilt() or build(cache_folder())))
     except (OSError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or str(error)
         log.warning(
