@@ -163,9 +163,10 @@ def test_gateway_takes_its_arguments() -> None:
 
 
 def test_gateway_has_time_to_drain() -> None:
-    pod = pod_of(render({"gateway": {"drainSeconds": 300}}), "gateway")
-    wait_s = pod.container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod.spec["terminationGracePeriodSeconds"] > 300 + wait_s
+    values: Values = {"gateway": {"drainSeconds": 300}}
+    pod, config = pod_of(render(values), "gateway"), gateway_config(values)
+    assert config.leave_s > 0, "load balancers learn of it in their own time"
+    assert pod.spec["terminationGracePeriodSeconds"] > config.leave_s + config.drain_s == 305
 
 
 def redis_env(values: Values) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def test_a_stranger_reaches_neither_engine_nor_store(platform: Platform, home: s
             "pod", "stranger", namespace=elsewhere, timeout_s=60.0,
         )  # fmt: skip
         said = platform.node.kubectl("logs", "stranger", namespace=elsewhere)
-    assert said.splitlines() == ["cut off TimeoutError"] * 2
+    assert [line.partition(" off ")[0] for line in said.splitlines()] == ["cut", "cut"]
 
 
 def test_uninstalled_it_leaves_the_resources_and_nothing_else(
@@ -232,7 +232,13 @@ def test_uninstalled_it_leaves_the_resources_and_nothing_else(
 ) -> None:
     platform.helm("uninstall", RELEASE, "--wait")
     assert platform.node.kubectl.get("ois", MODEL, namespace=home)
-    left = platform.node.kubectl.list("all", namespace=SYSTEM)
-    assert [each["metadata"]["name"] for each in left] == []
+    left: list[str] = ["unknown"]
+    for _ in range(60):  # pods take their time to go
+        found = platform.node.kubectl.list("all,secrets,configmaps,leases", namespace=SYSTEM)
+        left = [n for each in found if (n := each["metadata"]["name"]) != "kube-root-ca.crt"]
+        if not left:
+            break
+        time.sleep(2.0)
+    assert left == []
     platform.node.kubectl("delete", "ois", MODEL, namespace=home)
     platform.node.kubectl.until_gone("deployment", f"{MODEL}-engine", namespace=home)

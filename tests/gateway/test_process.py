@@ -156,6 +156,25 @@ def test_sigterm_finishes_streams_and_then_ends() -> None:
     asyncio.run(scenario())
 
 
+def test_one_that_leaves_serves_each_client_once_more() -> None:
+    async def scenario() -> None:
+        engine = await FakeEngine().start()
+        async with serving(engine, flags=("--leave-s", "1")) as (process, client):
+            await ready(client)
+            before = await client.post("/v1/chat/completions", json=chat())
+            assert "connection" not in before.headers
+            process.send_signal(signal.SIGTERM)
+            while (await client.get("/readyz")).status_code != 503:
+                await asyncio.sleep(0.01)
+            last = await client.post("/v1/chat/completions", json=chat())
+            assert (last.status_code, last.headers["connection"]) == (200, "close")
+            assert await asyncio.wait_for(process.wait(), 5) == 0
+            with pytest.raises(httpx.ConnectError):
+                await client.get("/healthz")
+
+    asyncio.run(scenario())
+
+
 def test_what_outlasts_the_drain_ends_with_an_error_and_never_cleanly() -> None:
     async def scenario() -> None:
         engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=4000)).start()

@@ -123,6 +123,14 @@ class GatewayConfig:
         minimum=0,
         maximum=600,
     )
+    leave_s: float = setting(
+        0.0,
+        "How long new requests are still served after SIGTERM, each on its last connection: until "
+        "all who balance the load know that this gateway goes.",
+        unit="s",
+        minimum=0,
+        maximum=600,
+    )
     drain_s: float = setting(
         30.0,
         "How long running requests may go on after SIGTERM before they are cut off.",

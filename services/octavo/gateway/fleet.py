@@ -68,7 +68,7 @@ class Fleet:
         self._members = Members(connect, on_ready=demand.release, forget=metrics.forget_engine)
         self.catalogue = Catalogue(self._members)
         self._found = False
-        self._draining = False
+        self._leaving = self._draining = False
         self._turn = 0
 
     @property
@@ -81,9 +81,13 @@ class Fleet:
         """Every engine, in the order in which they were found."""
         return self._members.all()
 
+    def leave(self) -> None:
+        """Makes the gateway unready; it goes on as before until it drains."""
+        self._leaving = True
+
     def drain(self) -> None:
-        """Makes the gateway unready; running requests go on."""
-        self._draining = True
+        """Takes no new requests; running ones go on."""
+        self._leaving = self._draining = True
         self._release()
 
     async def run(self) -> None:
@@ -120,7 +124,7 @@ class Fleet:
 
         With services a gateway is ready as soon as it knows them: none of them need have an engine.
         """
-        if self._draining:
+        if self._leaving:
             return Readiness(ready=False, stage="draining")
         if not self._found:
             return Readiness(ready=False, stage="looking for engines")

@@ -1,8 +1,8 @@
 """One gateway process: wiring, server, signals.
 
-Listens at once; engines are connected behind it. SIGTERM or SIGINT ends it gracefully: no new
-connections, unready, running answers finish within drain_s, then they end with an error. A second
-signal ends it at once.
+Listens at once; engines are connected behind it. SIGTERM or SIGINT ends it gracefully: it is unready
+and for leave_s serves as before; then it takes nothing new, and running answers finish within
+drain_s, or they end with an error. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -63,14 +63,26 @@ FLUSH_S = 2.0
 """How long the last records may take at the end."""
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, but the first signal drains and the second ends the process at once."""
+_LAST_ANSWER = (b"connection", b"close")
 
-    def __init__(self, config: uvicorn.Config, *, fleet: Fleet, once: Once, drain_s: float) -> None:
+
+class _Server(uvicorn.Server):
+    """uvicorn, but the first signal drains and the second ends the process at once.
+
+    Before it drains it leaves: clients are served as before, but each answer is the last one on its
+    connection, so that their next requests go to other gateways.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, *, fleet: Fleet, once: Once, leave_s: float, drain_s: float
+    ) -> None:
         super().__init__(config)
         self._fleet = fleet
         self._once = once
+        self._leave_s = leave_s
         self._drain_s = drain_s
+        self._signalled = False
+        self._drains_at: float | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -80,11 +92,23 @@ class _Server(uvicorn.Server):
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """Begins the drain; the second time exits."""
-        if self._fleet.draining:
+        """Has the next tick begin to leave; the second time exits."""
+        if self._signalled:
             os._exit(128 + sig)
-        self._fleet.drain()
-        self.should_exit = True
+        self._signalled = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Leaves, and drains when the time for that is over; runs ten times a second."""
+        now = asyncio.get_running_loop().time()
+        if self._signalled and self._drains_at is None:
+            self._drains_at = now + self._leave_s
+            self._fleet.leave()
+            self.config.encoded_headers.append(_LAST_ANSWER)
+            self.server_state.default_headers = [*self.server_state.default_headers, _LAST_ANSWER]
+        if self._drains_at is not None and now >= self._drains_at:
+            self._fleet.drain()
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Waits for running answers; those that outlast the drain end with an error."""
@@ -140,7 +164,13 @@ def _wire(config: GatewayConfig) -> _Parts:
         records=records,
         env=env,
     )
-    server = _Server(_settings(app, config), fleet=fleet, once=once, drain_s=config.drain_s)
+    server = _Server(
+        _settings(app, config),
+        fleet=fleet,
+        once=once,
+        leave_s=config.leave_s,
+        drain_s=config.drain_s,
+    )
     parts = _Parts(
         server=server,
         admission=admission,

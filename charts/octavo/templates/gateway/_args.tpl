@@ -12,6 +12,7 @@
 {{- end }}
 - --hold-s={{ $gateway.holdSeconds }}
 - --max-held={{ $gateway.maxHeld }}
+- --leave-s=5
 - --drain-s={{ $gateway.drainSeconds }}
 {{- with $gateway.allowedHosts }}
 - {{ printf "--allowed-host=%s" (join "," .) | quote }}
