@@ -11,7 +11,7 @@ SEEDS ?= 0-199
 SIZE ?= control-plane
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test sim sim-mutants faults check fmt bench docs lock cluster-up cluster-down clean
+.PHONY: help setup serve chat test sim sim-mutants faults e2e check fmt bench docs lock cluster-up cluster-down clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,9 @@ sim: setup  ## simulate the platform with faults (SEEDS=0-999; ARGS="--seed 17 -
 
 sim-mutants: setup  ## prove that the simulation finds each planted bug
 	@$(BIN)/python -m tests.sim.mutants $(ARGS)
+
+e2e: setup  ## build the images and run them on a real Kubernetes of our own (Linux, root)
+	@$(BIN)/pytest -m e2e $(ARGS)
 
 check: setup  ## format, lint, types, import rules, generated docs, house rules
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports --no-cache && $(BIN)/mypy && $(BIN)/python tools/gen_docs.py --check && $(BIN)/python -m tools.gen_chart --check && $(BIN)/pytest -q tests/test_layout.py

@@ -1,8 +1,8 @@
 """One gateway process: wiring, server, signals.
 
-Listens at once; engines are connected behind it. SIGTERM or SIGINT ends it gracefully: it is unready
-and for leave_s serves as before; then it takes nothing new, and running answers finish within
-drain_s, or they end with an error. A second signal ends it at once.
+Listens at once; engines are connected behind it. SIGTERM or SIGINT ends it gracefully: it is
+unready and for leave_s serves as before; then it takes nothing new, and running answers finish
+within drain_s, or they end with an error. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -179,12 +179,15 @@ def _wire(config: GatewayConfig) -> _Parts:
         once=once,
         records=records,
         store=store,
-        status=StatusServer(
-            Status(fleet, records, endpoints=[]), partial(report, fleet, gateway=env.new_id())
-        ),
+        status=_status(fleet, records, env),
     )
     _observe(parts, metrics)
     return parts
+
+
+def _status(fleet: Fleet, records: Records, env: Env) -> StatusServer:
+    state = partial(report, fleet, gateway=env.new_id())
+    return StatusServer(Status(fleet, records, endpoints=[]), state)
 
 
 def _fleet(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> Fleet:
