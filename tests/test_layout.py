@@ -160,6 +160,7 @@ def _names_used() -> set[str]:
         ("octavo.kernels", ["torch", "triton"]),
         ("octavo.engine.scheduler", ["torch", "triton", "grpc", "asyncio"]),
         ("octavo.gateway.app", ["torch", "numpy", "transformers"]),
+        ("octavo.gateway.process", ["torch", "lightkube", "httpx2"]),
         ("octavo.cli.commands", ["torch", "grpc", "octavo.engine", "octavo.gateway"]),
         ("octavo.loader.process", ["torch", "numpy", "grpc", "httpx", "obstore"]),
         ("octavo.v1.block_hash", ["google.protobuf"]),

@@ -66,9 +66,9 @@ def test_a_field_that_is_no_longer_wanted_is_noticed() -> None:
 
 def test_a_guarded_object_is_written_only_as_it_was_observed() -> None:
     (write,) = found_changes(
-        [there(child("Deployment", a=1))],
-        [child("Deployment", a=2)],
-        guarded=frozenset({DEPLOYMENT}),
+        [there(child(a=1))],
+        [child(a=2)],
+        guarded=frozenset({SERVICE}),
     ).writes
     assert isinstance(write, Apply)
     assert write.manifest["metadata"]["resourceVersion"] == "7"
@@ -112,6 +112,31 @@ def test_an_object_that_waits_is_only_scaled() -> None:
     left = child("Deployment", template="new", applied="h2")
     assert found_changes([present], [left], waiting=waiting).writes == ()
     assert found_changes([], [wanted], waiting=waiting).writes == ()
+
+
+def with_models(volume: Manifest | None, *, applied: str = "h") -> Manifest:
+    mount = {"name": "models", "mountPath": "/models"}
+    container: Manifest = {"name": "engine", "volumeMounts": [mount] if volume else []}
+    volumes = [{"name": "models", **volume}] if volume else []
+    pod = {"containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes]}
+    return child("Deployment", applied=applied, template={"spec": pod})
+
+
+def test_an_image_volume_that_the_server_drops_is_written_once() -> None:
+    wanted = with_models({"image": {"reference": "i"}})
+    dropped = there(with_models(None))
+    found = found_changes([dropped], [wanted])
+    assert (found.writes, found.is_curtailed) == ((), True)
+    edited = with_models({"image": {"reference": "j"}}, applied="h2")
+    found = found_changes([dropped], [edited])
+    assert (len(found.writes), found.is_curtailed) == (1, False)
+    assert not found_changes([there(wanted)], [wanted]).is_curtailed
+
+
+def test_another_volume_that_somebody_removes_comes_back() -> None:
+    wanted = with_models({"persistentVolumeClaim": {"claimName": "c"}})
+    found = found_changes([there(with_models(None))], [wanted])
+    assert (len(found.writes), found.is_curtailed) == (1, False)
 
 
 def test_a_field_is_ours_when_our_apply_has_it() -> None:

@@ -25,6 +25,7 @@ from octavo.operator.pod_parts import (
 from octavo.operator.spec import Engine, InferenceService, Model
 
 CONTAINER: Final = "engine"
+MODELS_VOLUME: Final = "models"
 
 GRACE_S: Final = 15
 """Time after the drain before a pod is killed: to say goodbye and to end."""
@@ -181,12 +182,12 @@ def _volumes(service: InferenceService) -> tuple[list[Manifest], list[Manifest]]
     claim = names.models(service.name) if source.is_loaded else source.claim
     if source.scheme == "oci":
         image = {"reference": source.image, "pullPolicy": service.spec.engine.image_pull_policy}
-        volumes.append({"name": "models", "image": image})
+        volumes.append({"name": MODELS_VOLUME, "image": image})
     elif source.scheme != "file":
         mounted = {"claimName": claim, "readOnly": True}
-        volumes.append({"name": "models", "persistentVolumeClaim": mounted})
+        volumes.append({"name": MODELS_VOLUME, "persistentVolumeClaim": mounted})
     if source.scheme != "file":
-        mounts.append({"name": "models", "mountPath": MODELS, "readOnly": True})
+        mounts.append({"name": MODELS_VOLUME, "mountPath": MODELS, "readOnly": True})
     return volumes, mounts
 
 

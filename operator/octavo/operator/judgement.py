@@ -13,7 +13,7 @@ from octavo.operator import conditions, failures, pods, routable
 from octavo.operator.conditions import READY, ROLLOUT, ROUTABLE, SCHEDULED, Condition, Truth
 from octavo.operator.failures import Failure
 from octavo.operator.kinds import DEPLOYMENT
-from octavo.operator.names import DRY_RUN
+from octavo.operator.names import DRY_RUN, engine
 from octavo.operator.situation import Situation
 
 
@@ -84,6 +84,12 @@ def _obstacles(situation: Situation) -> Iterator[Condition]:
         names = ", ".join(situation.changes.taken)
         message = f"these exist already and belong to somebody else: {names}"
         yield _ready_as("False", "NameTaken", message, is_failure=True)
+    if situation.changes.is_curtailed:
+        message = (
+            "oci:// models need image volumes, which this Kubernetes lacks (feature ImageVolume);"
+            f" once it has them, delete the Deployment {engine(situation.service.name)}"
+        )
+        yield _ready_as("False", "NoImageVolumes", message, is_failure=True)
     if situation.revision.missing and situation.deployment is None:
         yield _ready_as("False", "ReferenceMissing", _what_is_missing(situation), is_failure=True)
 

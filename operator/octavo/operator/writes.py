@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from octavo.operator import comparison, model_state, names, pods
+from octavo.operator.desired_engine import CONTAINER, MODELS_VOLUME
 from octavo.operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
@@ -21,6 +23,14 @@ from octavo.operator.kinds import (
 )
 from octavo.operator.observed import Observed, annotation, is_controlled_by, metadata, of_kind
 from octavo.operator.plan import FIELD_MANAGER, Apply, Delete, Scale
+from octavo.operator.pod_parts import MODELS
+
+_POD: Final = "spec.template.spec"
+_IMAGE_VOLUME: Final = {
+    f"{_POD}.volumes[{MODELS_VOLUME}]",
+    f"{_POD}.containers[{CONTAINER}].volumeMounts[{MODELS}]",
+}
+"""What an API server without image volumes takes out of a Deployment that has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,8 @@ class Changes:
     """The same for people: objects, and the fields of theirs that change."""
     taken: tuple[str, ...] = ()
     """Objects with a name that we need, but of somebody else."""
+    is_curtailed: bool = False
+    """Whether the API server took a field from us that it does not know: image volumes."""
 
 
 def changes(
@@ -53,6 +65,7 @@ def changes(
     writes: list[Apply | Scale | Delete] = []
     paths: list[str] = []
     taken: list[str] = []
+    is_curtailed = False
     kept: set[tuple[Kind, str]] = set()
     for child in wanted:
         kind, name = kind_of(child), child["metadata"]["name"]
@@ -64,6 +77,8 @@ def changes(
             taken.append(f"{kind.name} {name}")
         elif kind in waiting:
             writes += _scale(child, found)
+        elif found is not None and _is_curtailed(child, found):
+            is_curtailed = True
         else:
             write, reasons = _write(child, found, is_guarded=kind in guarded)
             writes += [write] if write else []
@@ -71,7 +86,9 @@ def changes(
     for extra in _unwanted(observed, uid, kept):
         writes.append(extra)
         paths.append(f"{extra.kind.name} {extra.name}: goes")
-    return Changes(writes=tuple(writes), paths=tuple(paths), taken=tuple(taken))
+    return Changes(
+        writes=tuple(writes), paths=tuple(paths), taken=tuple(taken), is_curtailed=is_curtailed
+    )
 
 
 def owns_replicas(deployment: Manifest) -> bool:
@@ -106,6 +123,15 @@ def _write(
     fields = [path for path in drift if not path.startswith("metadata.")]
     reasons = [f"{kind.name} {name}: {path}" for path in fields]
     return Apply(manifest=bound, creates=False), reasons or [f"{kind.name} {name}: fields go"]
+
+
+def _is_curtailed(child: Manifest, found: Manifest) -> bool:
+    """Tells whether an object lacks only what the API server drops however often it is written."""
+    if kind_of(child) != DEPLOYMENT:
+        return False
+    volumes = child["spec"]["template"]["spec"]["volumes"]
+    has_image = any("image" in volume for volume in volumes)
+    return has_image and set(comparison.differences(found, child)) == _IMAGE_VOLUME
 
 
 def _scale(child: Manifest, found: Manifest | None) -> list[Scale]:
