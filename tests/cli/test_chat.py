@@ -112,11 +112,21 @@ def test_endpoint_that_is_away_is_status_three(capsys: pytest.CaptureFixture[str
     assert "help: start it with: octavo serve" in capsys.readouterr().err
 
 
+def heed_ctrl_c() -> None:
+    """Undoes what a suite that runs in the background has inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_stops_an_answer(api: ApiStandIn) -> None:
     api.gate.clear()
     environ = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
     command = [sys.executable, "-m", "octavo.cli", "chat", "--url", api.url, "-p", "Hi"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        env=environ,
+        preexec_fn=heed_ctrl_c,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.read(5) == b"Hello"
         process.send_signal(signal.SIGINT)
