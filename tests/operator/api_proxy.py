@@ -145,7 +145,6 @@ class ApiProxy:
             self._server + request.raw_path,
             headers=headers,
             data=await request.read() or None,
-            ssl=self._tls,
             timeout=aiohttp.ClientTimeout(total=None),
         )
         async with sending as answer:
@@ -181,7 +180,8 @@ class ApiProxy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)  # type: ignore[arg-type]
 
     async def _start(self) -> None:
-        self._session = aiohttp.ClientSession(auto_decompress=False)
+        connector = aiohttp.TCPConnector(ssl=self._tls)
+        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         app = web.Application(client_max_size=2**24)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -192,11 +192,12 @@ class ApiProxy:
 
     async def _stop(self) -> None:
         await self._runner.cleanup()
-        await self._session.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await self._session.close()
+        await asyncio.sleep(0.1)  # transports close in later rounds of the loop, and tell nobody
 
     def __enter__(self) -> Self:
         self._thread.start()
