@@ -59,7 +59,8 @@ class Kubernetes:
 
 def condition(found: Object, kind: str) -> str:
     """Returns the status of one of an object's conditions; empty when it has none of that kind."""
-    conditions = found.get("status", {}).get("conditions", [])
+    # A definition that was just made has null there.
+    conditions = found.get("status", {}).get("conditions") or []
     return next((str(c["status"]) for c in conditions if c["type"] == kind), "")
 
 
