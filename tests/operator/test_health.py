@@ -59,3 +59,11 @@ def test_before_the_first_listing_it_is_alive_and_not_ready() -> None:
     health = judged(synced=None)
     assert health.alive
     assert not health.ready
+
+
+@pytest.mark.parametrize(("ready", "stuck"), [(True, ()), (False, ()), (True, ("work",))])
+def test_probes_are_told_which_loops_are_stuck_and_how_old_they_are(
+    ready: bool, stuck: tuple[str, ...]
+) -> None:
+    health = Health(ready=ready, ages={"work": 1.25}, stuck=stuck)
+    assert health.shown() == {"ready": ready, "stuck": stuck, "ages_s": {"work": 1.2}}

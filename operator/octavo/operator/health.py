@@ -36,6 +36,14 @@ class Health:
         """Whether nothing is stuck."""
         return not self.stuck
 
+    def shown(self) -> dict[str, object]:
+        """Returns what probes are told."""
+        return {
+            "ready": self.ready,
+            "stuck": self.stuck,
+            "ages_s": {name: round(age, 1) for name, age in self.ages.items()},
+        }
+
 
 def judge(
     *,

@@ -27,10 +27,10 @@ from octavo.operator.lease import LeaseHolder, LeaseLostError
 from octavo.operator.lightkube_cluster import LightkubeCluster, configuration, connection
 from octavo.operator.metrics import OperatorMetrics
 from octavo.operator.mirror import WATCHED_KINDS
-from octavo.operator.status_server import StatusServer
 from octavo.operator.watches import watch
 from octavo.runtime import logs
 from octavo.runtime.env import Env, SystemEnv
+from octavo.runtime.status_server import StatusServer
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,9 @@ async def serve(config: OperatorConfig) -> None:
     found = configuration()
     parts = _wire(config, LightkubeCluster(found, timeout_s=config.request_timeout_s), SystemEnv())
     _take_signals(parts.stop)
-    status = StatusServer(parts.metrics.registry, lambda: _health(parts))
+    status = StatusServer(
+        parts.metrics.registry, lambda: _health(parts), key="status_listen", origin="operator"
+    )
     if config.status_listen:
         port = await status.start(config.status_listen)
         log.info("operator_listening", port=port)
@@ -76,7 +78,7 @@ async def serve(config: OperatorConfig) -> None:
             await parts.lease.release()
         if parts.reports is not None:
             await parts.reports.close()
-        await status.stop()
+        status.stop()
         await parts.cluster.close()
         log.info("operator_stopped")
 

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from octavo.engine.config import EngineConfig
 from octavo.engine.engine_thread import EngineThread
-from octavo.engine.health import Health, StatusServer, stale_after_s, watch
+from octavo.engine.health import Health, stale_after_s, watch
 from octavo.engine.metrics import EngineMetrics
 from octavo.engine.server import EngineServer
 from octavo.engine.session import EngineShell, Loaded
@@ -24,6 +24,7 @@ from octavo.engine.spans import RequestSpans
 from octavo.engine.stepper import Bundle, Stepper
 from octavo.runtime import logs, telemetry
 from octavo.runtime.env import SystemEnv
+from octavo.runtime.status_server import StatusServer
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import INTERNAL, OctavoError
 
@@ -54,7 +55,9 @@ class _Process:
         self._shell = EngineShell(epoch=self._epoch, spans=RequestSpans())
         self._server = EngineServer(self._shell, self._env.new_id)
         self._registry = CollectorRegistry()
-        self._status = StatusServer(self._registry, self._health)
+        self._status = StatusServer(
+            self._registry, self._health, key="metrics_listen", origin="engine"
+        )
         self._thread = EngineThread(self._load, self._failed)
         self._running: asyncio.AbstractEventLoop
         self._end: asyncio.Future[int]

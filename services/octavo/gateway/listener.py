@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import Final
 
-from octavo.v1.errors import BAD_SETTING, PORT_IN_USE, OctavoError
+from octavo.v1.errors import PORT_IN_USE, OctavoError
 
 PEER_TIMEOUT_S: Final = 30.0
 """How long a client may acknowledge nothing, or keep its window shut, before it is gone."""
@@ -43,18 +43,3 @@ def listen(host: str, port: int, *, peer_timeout_s: float = PEER_TIMEOUT_S) -> s
         ):
             listener.setsockopt(socket.IPPROTO_TCP, option, value)
     return listener
-
-
-def address_of(value: str, *, key: str) -> tuple[str, int]:
-    """Splits HOST:PORT; raises BAD_SETTING for anything else.
-
-    Args:
-        value: of the setting.
-        key: its name.
-    """
-    host, _, port = value.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise OctavoError(
-            BAD_SETTING, key=key, value=value, origin="gateway", reason="is not HOST:PORT"
-        )
-    return host.strip("[]"), int(port)

@@ -36,7 +36,7 @@ from octavo.gateway.discovery import Discovery, Endpoint
 from octavo.gateway.dispatch import Dispatcher, ResumePolicy
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.grpc_link import GrpcLink
-from octavo.gateway.listener import address_of, listen
+from octavo.gateway.listener import listen
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader
 from octavo.gateway.once import Once
@@ -49,6 +49,7 @@ from octavo.gateway.static_discovery import StaticDiscovery
 from octavo.gateway.status_server import StatusServer
 from octavo.runtime import logs, telemetry
 from octavo.runtime.env import Env, SystemEnv
+from octavo.runtime.listen_address import listen_address
 from octavo.runtime.loopback import check_exposure, require_loopback
 
 log = structlog.get_logger("octavo.gateway")
@@ -331,7 +332,9 @@ def run(config: GatewayConfig, environ: Mapping[str, str]) -> None:
     listener = listen(config.host, config.port)
     status: socket.socket | None = None
     if config.status_listen:
-        status = listen(*address_of(config.status_listen, key="status_listen"))
+        status = listen(
+            *listen_address(config.status_listen, key="status_listen", origin="gateway")
+        )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config, listener, status))
     end_telemetry()
