@@ -21,7 +21,7 @@ def judged(*children: Manifest, pods: tuple[Manifest, ...] = (), **spec: Any) ->
     observed = Observed(
         resource=resource(**spec), installation=INSTALLATION, children=children, pods=pods
     )
-    return model_state.condition(service(**spec), observed, START)
+    return model_state.judge(service(**spec), observed, START)
 
 
 def job(*conditions: str) -> Manifest:

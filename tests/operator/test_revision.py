@@ -8,7 +8,7 @@ from tests.operator.world import World
 
 from octavo.operator import names
 from octavo.operator.kinds import DEPLOYMENT, JOB
-from octavo.operator.model_state import condition
+from octavo.operator.model_state import judge
 from octavo.operator.observed import Reference
 from octavo.operator.revision import Revision, revision
 from octavo.operator.spec import InferenceService, parse
@@ -22,7 +22,7 @@ def wanted(world: World) -> Revision:
     assert isinstance(parsed, InferenceService)
     observed = world.observed()
     deployment = world.children.get(("Deployment", "llama-engine"))
-    return revision(parsed, observed, deployment, condition(parsed, observed, world.now))
+    return revision(parsed, observed, deployment, judge(parsed, observed, world.now))
 
 
 def test_a_late_secret_heals_by_itself() -> None:

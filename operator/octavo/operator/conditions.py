@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from octavo.operator.failures import Failure
 from octavo.operator.kinds import Manifest
 from octavo.operator.timestamps import to_text
 
@@ -33,6 +34,27 @@ class Condition:
     """Whether somebody should look at it."""
 
 
+def condition(
+    type: str, status: Truth, reason: str, message: str, *, is_failure: bool = False
+) -> Condition:
+    """Returns a condition without a detail."""
+    return Condition(
+        type=type, status=status, reason=reason, message=message, is_failure=is_failure
+    )
+
+
+def of_failure(type: str, failure: Failure) -> Condition:
+    """Returns the condition that is false because of a failure."""
+    return Condition(
+        type=type,
+        status="False",
+        reason=failure.reason,
+        message=failure.message,
+        detail=failure.detail,
+        is_failure=True,
+    )
+
+
 def merge(
     wanted: list[Condition], present: list[Manifest], generation: int, now: float
 ) -> list[Manifest]:
@@ -40,7 +62,7 @@ def merge(
 
     The time of the transition changes only with the status, or every look would be a write.
     """
-    by_type = {condition["type"]: condition for condition in present}
+    by_type = {known["type"]: known for known in present}
     return [_merged(c, by_type.get(c.type, {}), generation, now) for c in wanted]
 
 

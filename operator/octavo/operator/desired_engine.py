@@ -11,7 +11,7 @@ from typing import Final
 
 from octavo.operator import names, options
 from octavo.operator.fingerprint import fingerprint
-from octavo.operator.kinds import DEPLOYMENT, Manifest
+from octavo.operator.kinds import DEPLOYMENT, Manifest, object_of
 from octavo.operator.pod_parts import (
     CONTAINER_SECURITY,
     MODELS,
@@ -127,16 +127,15 @@ def deployment(
         spec["paused"] = True
     if replicas is not None:
         spec["replicas"] = replicas
-    return {
-        "apiVersion": DEPLOYMENT.api_version,
-        "kind": DEPLOYMENT.name,
-        "metadata": {
+    return object_of(
+        DEPLOYMENT,
+        {
             "name": names.engine(service.name),
             "labels": names.labels(service.name, names.ENGINE),
             "annotations": {names.IMAGE: template["spec"]["containers"][0]["image"]},
         },
-        "spec": spec,
-    }
+        spec=spec,
+    )
 
 
 def _pod(service: InferenceService, image: str) -> Manifest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from octavo.operator import names
-from octavo.operator.kinds import JOB, VOLUME_CLAIM, Manifest
+from octavo.operator.kinds import JOB, VOLUME_CLAIM, Manifest, object_of
 from octavo.operator.pod_parts import (
     CONTAINER_SECURITY,
     MODELS,
@@ -47,15 +47,14 @@ def volume_claim(service: InferenceService, volume: Volume) -> Manifest:
     }
     if volume.storage_class_name:
         spec["storageClassName"] = volume.storage_class_name
-    return {
-        "apiVersion": VOLUME_CLAIM.api_version,
-        "kind": VOLUME_CLAIM.name,
-        "metadata": {
+    return object_of(
+        VOLUME_CLAIM,
+        {
             "name": names.models(service.name),
             "labels": names.labels(service.name, names.LOADER),
         },
-        "spec": spec,
-    }
+        spec=spec,
+    )
 
 
 def job(service: InferenceService, image: str, references: str) -> Manifest:
@@ -70,15 +69,14 @@ def job(service: InferenceService, image: str, references: str) -> Manifest:
     metadata: Manifest = {"labels": labels}
     if references:
         metadata["annotations"] = {names.REFERENCES: references}
-    return {
-        "apiVersion": JOB.api_version,
-        "kind": JOB.name,
-        "metadata": {"name": job_name(service), "labels": labels},
-        "spec": {
+    return object_of(
+        JOB,
+        {"name": job_name(service), "labels": labels},
+        spec={
             "backoffLimit": _TRIES,
             "template": {"metadata": metadata, "spec": _pod(service, image)},
         },
-    }
+    )
 
 
 def _pod(service: InferenceService, image: str) -> Manifest:

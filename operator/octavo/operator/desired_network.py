@@ -6,7 +6,14 @@ Engines speak without a password, so their network policy is what keeps stranger
 from __future__ import annotations
 
 from octavo.operator import names
-from octavo.operator.kinds import DISRUPTION_BUDGET, NETWORK_POLICY, POD_MONITOR, SERVICE, Manifest
+from octavo.operator.kinds import (
+    DISRUPTION_BUDGET,
+    NETWORK_POLICY,
+    POD_MONITOR,
+    SERVICE,
+    Manifest,
+    object_of,
+)
 from octavo.operator.observed import Installation
 from octavo.operator.spec import InferenceService
 
@@ -31,12 +38,11 @@ def service(wanted: InferenceService) -> Manifest:
             for name, port in ports
         ],
     }
-    return {
-        "apiVersion": SERVICE.api_version,
-        "kind": SERVICE.name,
-        "metadata": _metadata(wanted),
-        "spec": spec,
-    }
+    return object_of(
+        SERVICE,
+        _metadata(wanted),
+        spec=spec,
+    )
 
 
 def disruption_budget(wanted: InferenceService) -> Manifest:
@@ -46,16 +52,15 @@ def disruption_budget(wanted: InferenceService) -> Manifest:
     elsewhere. A budget that never lets the only engine go would stop every drain of its node for
     good; new requests wait at the gateway meanwhile. One that is not ready protects nobody.
     """
-    return {
-        "apiVersion": DISRUPTION_BUDGET.api_version,
-        "kind": DISRUPTION_BUDGET.name,
-        "metadata": _metadata(wanted),
-        "spec": {
+    return object_of(
+        DISRUPTION_BUDGET,
+        _metadata(wanted),
+        spec={
             "maxUnavailable": 1,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": names.selector(wanted.name)},
         },
-    }
+    )
 
 
 def engine_policy(wanted: InferenceService, installation: Installation) -> Manifest:
@@ -77,42 +82,39 @@ def engine_policy(wanted: InferenceService, installation: Installation) -> Manif
         name_ports = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
         trace_ports = [{"port": port, "protocol": "TCP"} for port in _TRACE_PORTS]
         spec["egress"] = [{"ports": [*name_ports, *trace_ports]}]
-    return {
-        "apiVersion": NETWORK_POLICY.api_version,
-        "kind": NETWORK_POLICY.name,
-        "metadata": _metadata(wanted),
-        "spec": spec,
-    }
+    return object_of(
+        NETWORK_POLICY,
+        _metadata(wanted),
+        spec=spec,
+    )
 
 
 def loader_policy(wanted: InferenceService) -> Manifest:
     """Returns what the loader reaches: anything, for hubs are anywhere. Nobody reaches it."""
-    return {
-        "apiVersion": NETWORK_POLICY.api_version,
-        "kind": NETWORK_POLICY.name,
-        "metadata": {
+    return object_of(
+        NETWORK_POLICY,
+        {
             "name": names.load(wanted.name),
             "labels": names.labels(wanted.name, names.LOADER),
         },
-        "spec": {
+        spec={
             "podSelector": {"matchLabels": names.selector(wanted.name, names.LOADER)},
             "policyTypes": ["Ingress", "Egress"],
             "egress": [{}],
         },
-    }
+    )
 
 
 def pod_monitor(wanted: InferenceService) -> Manifest:
     """Returns what makes a Prometheus operator read the engines' metrics."""
-    return {
-        "apiVersion": POD_MONITOR.api_version,
-        "kind": POD_MONITOR.name,
-        "metadata": _metadata(wanted),
-        "spec": {
+    return object_of(
+        POD_MONITOR,
+        _metadata(wanted),
+        spec={
             "selector": {"matchLabels": names.selector(wanted.name)},
             "podMetricsEndpoints": [{"port": "status", "path": "/metrics"}],
         },
-    }
+    )
 
 
 def _metadata(wanted: InferenceService) -> Manifest:

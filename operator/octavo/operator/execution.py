@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import structlog
@@ -25,11 +24,12 @@ from octavo.operator.cluster import (
     UnavailableError,
     key_of,
 )
-from octavo.operator.kinds import EVENT, INFERENCE_SERVICE, POD, Kind, Manifest
+from octavo.operator.kinds import EVENT, INFERENCE_SERVICE, POD, Kind, Manifest, object_of
 from octavo.operator.metrics import OperatorMetrics
 from octavo.operator.mirror import Mirror
 from octavo.operator.observed import Refusal, is_controlled_by
 from octavo.operator.plan import Apply, Delete, Event, PatchPodCondition, Plan, Scale, Write
+from octavo.operator.timestamps import to_text
 from octavo.runtime.env import Env
 
 T = TypeVar("T")
@@ -103,7 +103,8 @@ class Executor:
                     )
         status_waits = _targets(refusals) != _targets(known)
         if plan.status is not None and not status_waits:
-            written = await self._write_status(plan.status, resource)
+            of_it = {key: resource["metadata"][key] for key in ("name", "namespace", "uid")}
+            written = await self._write_status(INFERENCE_SERVICE, of_it, plan.status)
             await self._post(plan.events if written else (), resource)
         return Outcome(refusals=tuple(refusals), num_writes=num_writes, status_waits=status_waits)
 
@@ -118,7 +119,9 @@ class Executor:
             case Delete():
                 return await self._delete(write, Key(namespace, write.name))
             case PatchPodCondition():
-                return await self._patch_pod(write, namespace)
+                metadata = {"name": write.pod, "namespace": namespace, "uid": write.uid}
+                status = {"conditions": [write.condition]}
+                return await self._write_status(POD, metadata, status)
 
     async def _apply(self, write: Apply, resource: Manifest) -> bool:
         key = key_of(write.manifest)
@@ -164,35 +167,14 @@ class Executor:
             return False
         return True
 
-    async def _patch_pod(self, write: PatchPodCondition, namespace: str) -> bool:
-        manifest = {
-            "apiVersion": POD.api_version,
-            "kind": POD.name,
-            "metadata": {"name": write.pod, "namespace": namespace, "uid": write.uid},
-            "status": {"conditions": [write.condition]},
-        }
-        call = self._cluster.apply(POD, manifest, subresource="status")
+    async def _write_status(self, kind: Kind, metadata: Manifest, status: Manifest) -> bool:
+        written = object_of(kind, metadata, status=status)
+        call = self._cluster.apply(kind, written, subresource="status")
         try:
-            patched = await self._counted(POD, "status", call)
+            applied = await self._counted(kind, "status", call)
         except MissingError:
             return False
-        self._mirror.see(POD, patched)
-        return True
-
-    async def _write_status(self, status: Manifest, resource: Manifest) -> bool:
-        metadata = {field: resource["metadata"][field] for field in ("name", "namespace", "uid")}
-        manifest = {
-            "apiVersion": INFERENCE_SERVICE.api_version,
-            "kind": INFERENCE_SERVICE.name,
-            "metadata": metadata,
-            "status": status,
-        }
-        call = self._cluster.apply(INFERENCE_SERVICE, manifest, subresource="status")
-        try:
-            applied = await self._counted(INFERENCE_SERVICE, "status", call)
-        except MissingError:
-            return False
-        self._mirror.see(INFERENCE_SERVICE, applied)
+        self._mirror.see(kind, applied)
         return True
 
     async def _post(self, events: tuple[Event, ...], resource: Manifest) -> None:
@@ -205,7 +187,7 @@ class Executor:
 
     def _event(self, event: Event, resource: Manifest) -> Manifest:
         key = key_of(resource)
-        at = datetime.fromtimestamp(self._env.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = to_text(self._env.wall())
         return {
             "apiVersion": EVENT.api_version,
             "kind": EVENT.name,

@@ -8,9 +8,19 @@ in this very generation.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from octavo.operator import conditions, failures, pods, routable
-from octavo.operator.conditions import READY, ROLLOUT, ROUTABLE, SCHEDULED, Condition, Truth
+from octavo.operator import failures, pods, routable
+from octavo.operator.conditions import (
+    READY,
+    ROLLOUT,
+    ROUTABLE,
+    SCHEDULED,
+    Condition,
+    Truth,
+    condition,
+    of_failure,
+)
 from octavo.operator.failures import Failure
 from octavo.operator.kinds import DEPLOYMENT
 from octavo.operator.names import DRY_RUN, engine
@@ -40,19 +50,12 @@ def _ready(situation: Situation, rollout: Condition) -> Condition:
         return _ready_as("True", "Serving", _how_many_route(situation))
     if DEPLOYMENT in situation.revision.waiting and situation.model.status != "True":
         return _like(situation.model)
-    newest = [p for p in situation.engines if pods.template_of(p) == situation.revision.template]
-    failure = failures.of_pods([pod for pod in newest if pods.is_live(pod)], situation.now)
+    newest = [p for p in situation.live if pods.template_of(p) == situation.revision.template]
+    failure = failures.of_pods(newest, situation.now)
     if failure is not None and (shared := _shared_volume(situation, failure)) is not None:
         return _ready_as("False", "VolumeOnOtherNode", shared, is_failure=True)
     if failure is not None:
-        return Condition(
-            type=READY,
-            status="False",
-            reason=failure.reason,
-            message=failure.message,
-            detail=failure.detail,
-            is_failure=True,
-        )
+        return of_failure(READY, failure)
     if (refused := _refused_pods(situation)) is not None:
         return _ready_as("False", "PodsRefused", refused, is_failure=True)
     if rollout.status != "True":
@@ -98,9 +101,7 @@ def _at_zero(situation: Situation) -> Condition:
     service = situation.service
     if service.spec.autoscaling is None:
         return _ready_as("False", "Stopped", "there are to be no engines: nobody serves")
-    present = conditions.find(
-        (situation.observed.resource.get("status") or {}).get("conditions") or [], READY
-    )
+    present = pods.condition(situation.observed.resource, READY)
     is_proven = present.get("status") == "True"
     is_same = present.get("observedGeneration") == service.generation
     if is_proven and is_same:
@@ -114,51 +115,50 @@ def _rollout(situation: Situation) -> Condition:
     done = f"{counts.updated} of {counts.desired} engines have the present revision"
     if situation.service.is_dry_run and situation.changes.writes:
         message = f"the annotation {DRY_RUN} holds changes back: see status.plan"
-        return _condition(ROLLOUT, "False", "DryRun", message)
+        return condition(ROLLOUT, "False", "DryRun", message)
     if revision.missing:
-        return _condition(
+        return condition(
             ROLLOUT, "False", "ReferenceMissing", _what_is_missing(situation), is_failure=True
         )
     if DEPLOYMENT in revision.waiting:
         message = "the engines wait until the model is in the volume"
-        return _condition(ROLLOUT, "False", "WaitingForModel", message)
+        return condition(ROLLOUT, "False", "WaitingForModel", message)
     if situation.is_rolled_out:
-        return _condition(ROLLOUT, "True", "Complete", "no engine has an earlier revision")
+        return condition(ROLLOUT, "True", "Complete", "no engine has an earlier revision")
     if situation.service.spec.rollout.paused:
-        return _condition(ROLLOUT, "False", "Paused", f"spec.rollout.paused is set: {done}")
+        return condition(ROLLOUT, "False", "Paused", f"spec.rollout.paused is set: {done}")
     if situation.is_short_of_room:
         message = f"no room for one engine more, so they are replaced one by one: {done}"
-        return _condition(ROLLOUT, "False", "NoSurgeRoom", message)
+        return condition(ROLLOUT, "False", "NoSurgeRoom", message)
     progress = pods.condition(situation.deployment or {}, "Progressing")
     if situation.is_deployed and progress.get("reason") == "ProgressDeadlineExceeded":
-        return _condition(ROLLOUT, "False", "Stuck", f"no progress: {done}", is_failure=True)
-    return _condition(ROLLOUT, "False", "RollingOut", done)
+        return condition(ROLLOUT, "False", "Stuck", f"no progress: {done}", is_failure=True)
+    return condition(ROLLOUT, "False", "RollingOut", done)
 
 
 def _scheduled(situation: Situation) -> Condition:
-    live = [pod for pod in situation.engines if pods.is_live(pod)]
+    live = situation.live
     stuck = [found for pod in live if (found := pods.unschedulable(pod))]
     if stuck:
         message = f"{len(stuck)} of {len(live)} engines have no node: {stuck[0].get('message')}"
-        return _condition(SCHEDULED, "False", "Unschedulable", message, is_failure=True)
+        return condition(SCHEDULED, "False", "Unschedulable", message, is_failure=True)
     if (refused := _refused_pods(situation)) is not None:
-        return _condition(SCHEDULED, "False", "PodsRefused", refused, is_failure=True)
+        return condition(SCHEDULED, "False", "PodsRefused", refused, is_failure=True)
     if not live:
-        return _condition(SCHEDULED, "True", "NoEngines", "there are no engines to place")
-    return _condition(SCHEDULED, "True", "Placed", "all engines have a node")
+        return condition(SCHEDULED, "True", "NoEngines", "there are no engines to place")
+    return condition(SCHEDULED, "True", "Placed", "all engines have a node")
 
 
 def _routable(situation: Situation) -> Condition:
     if situation.counts.routable:
-        return _condition(ROUTABLE, "True", "Routable", _how_many_route(situation))
-    live = [pod for pod in situation.engines if pods.is_live(pod)]
-    if not live:
-        return _condition(ROUTABLE, "False", "NoEngines", "there are no engines")
-    loaded = [pod for pod in live if pods.has(pod, "ContainersReady")]
+        return condition(ROUTABLE, "True", "Routable", _how_many_route(situation))
+    if not situation.live:
+        return condition(ROUTABLE, "False", "NoEngines", "there are no engines")
+    loaded = [pod for pod in situation.live if pods.has(pod, "ContainersReady")]
     if not loaded:
-        return _condition(ROUTABLE, "False", "Loading", "no engine has loaded its model")
+        return condition(ROUTABLE, "False", "Loading", "no engine has loaded its model")
     why = routable.waits_for(loaded[0], situation.observed.gateways)
-    return _condition(ROUTABLE, "False", "NotRoutable", why)
+    return condition(ROUTABLE, "False", "NotRoutable", why)
 
 
 def _refused_pods(situation: Situation) -> str | None:
@@ -181,23 +181,8 @@ def _how_many_route(situation: Situation) -> str:
 
 
 def _like(other: Condition) -> Condition:
-    return Condition(
-        type=READY,
-        status="False",
-        reason=other.reason,
-        message=other.message,
-        detail=other.detail,
-        is_failure=other.is_failure,
-    )
+    return replace(other, type=READY, status="False")
 
 
 def _ready_as(status: Truth, reason: str, message: str, *, is_failure: bool = False) -> Condition:
-    return _condition(READY, status, reason, message, is_failure=is_failure)
-
-
-def _condition(
-    type: str, status: Truth, reason: str, message: str, *, is_failure: bool = False
-) -> Condition:
-    return Condition(
-        type=type, status=status, reason=reason, message=message, is_failure=is_failure
-    )
+    return condition(READY, status, reason, message, is_failure=is_failure)

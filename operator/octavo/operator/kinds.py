@@ -61,6 +61,11 @@ OPTIONAL_KINDS: Final = (POD_MONITOR,)
 """Kinds that a cluster may lack."""
 
 
+def object_of(kind: Kind, metadata: Manifest, **parts: object) -> Manifest:
+    """Returns an object of a kind, with what it has besides metadata."""
+    return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, **parts}
+
+
 def kind_of(manifest: Manifest) -> Kind:
     """Returns the kind of an object that names it; raises KeyError for one not listed here."""
     return _BY_NAME[manifest["apiVersion"], manifest["kind"]]

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from octavo.operator.cluster import Cluster, ClusterError, ConflictError, Key, MissingError
-from octavo.operator.kinds import LEASE, Manifest
+from octavo.operator.kinds import LEASE, Manifest, object_of
 from octavo.runtime.env import Env
 
 log = structlog.get_logger(__name__)
@@ -128,18 +128,17 @@ class LeaseHolder:
         metadata = {"name": self._key.name, "namespace": self._key.namespace}
         if found is not None:
             metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
-        return {
-            "apiVersion": LEASE.api_version,
-            "kind": LEASE.name,
-            "metadata": metadata,
-            "spec": {
+        return object_of(
+            LEASE,
+            metadata,
+            spec={
                 "holderIdentity": holder,
                 "leaseDurationSeconds": DURATION_S,
                 "acquireTime": at if changes_hands else spec.get("acquireTime", at),
                 "renewTime": at,
                 "leaseTransitions": int(spec.get("leaseTransitions") or 0) + changes_hands,
             },
-        }
+        )
 
 
 def _holder(lease: Manifest) -> str:

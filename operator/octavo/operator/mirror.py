@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.operator import names
+from octavo.operator import names, pods
 from octavo.operator.cluster import Key, Listing, key_of
+from octavo.operator.conditions import READY
 from octavo.operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
@@ -61,9 +62,7 @@ class Mirror:
     def readiness(self) -> Iterable[tuple[Key, bool]]:
         """Yields each InferenceService, and whether its status says that it is Ready."""
         for key, manifest in self._objects[INFERENCE_SERVICE].items():
-            conditions = (manifest.get("status") or {}).get("conditions") or []
-            ready = [c for c in conditions if c.get("type") == "Ready"]
-            yield key, any(c.get("status") == "True" for c in ready)
+            yield key, pods.has(manifest, READY)
 
     def see(self, kind: Kind, manifest: Manifest) -> Key | None:
         """Takes in an object as it is or was; returns its service if that is news."""

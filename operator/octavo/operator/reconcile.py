@@ -58,7 +58,7 @@ def reconcile(observed: Observed, now: float) -> Plan:
 def _reconciled(service: InferenceService, observed: Observed, now: float) -> Plan:
     deployment = _deployment(service, observed)
     engines = pods.of_component(observed.pods, names.ENGINE)
-    model = model_state.condition(service, observed, now)
+    model = model_state.judge(service, observed, now)
     target = revision(service, observed, deployment, model)
     number = replicas.decide(service, observed, deployment, now)
     replacing = rollout.decide(service.spec.rollout, deployment, engines, target.template, now)

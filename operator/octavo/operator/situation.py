@@ -35,6 +35,11 @@ class Situation:
     now: float
 
     @property
+    def live(self) -> list[Manifest]:
+        """The engines that are there to stay."""
+        return [pod for pod in self.engines if pods.is_live(pod)]
+
+    @property
     def is_deployed(self) -> bool:
         """Whether the Deployment has the wanted revision, and its controller has taken it up.
 
