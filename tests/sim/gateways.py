@@ -26,6 +26,7 @@ from octavo.gateway.demand import Demand
 from octavo.gateway.discovery import Endpoint
 from octavo.gateway.dispatch import Dispatcher, ResumePolicy
 from octavo.gateway.fleet import Fleet
+from octavo.gateway.last_words import see_out
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader
 from octavo.gateway.once import Once
@@ -291,10 +292,9 @@ class GatewayPlace:
 
     async def _stop(self, grace_s: float) -> None:
         """Does what the server's shutdown and `process.serve` do."""
-        timer = self._loop.call_later(grace_s, self.once.abort)
         if self.connections:
-            await asyncio.wait(self.connections.values(), timeout=grace_s + 1.0)
-        timer.cancel()
+            ending = asyncio.wait(self.connections.values())
+            await see_out(ending, self.once.abort, after_s=grace_s)
         for task in list(self.connections.values()):
             task.cancel()
         await asyncio.gather(*self.connections.values(), return_exceptions=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import math
 import os
 import signal
 import socket
@@ -36,6 +35,7 @@ from octavo.gateway.discovery import Discovery, Endpoint
 from octavo.gateway.dispatch import Dispatcher, ResumePolicy
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.grpc_link import GrpcLink
+from octavo.gateway.last_words import see_out
 from octavo.gateway.listener import listen
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader
@@ -56,9 +56,6 @@ log = structlog.get_logger("octavo.gateway")
 
 KEEP_ALIVE_S = 75
 """Longer than the 60 s after which common proxies give an idle connection up."""
-
-LAST_WORDS_S = 1.0
-"""How long answers that outlasted the drain may take to send their error."""
 
 FLUSH_S = 2.0
 """How long the last records may take at the end."""
@@ -113,12 +110,11 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Waits for running answers; those that outlast the drain end with an error."""
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._drain_s, self._once.abort)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            timer.cancel()
+        ending = super().shutdown(sockets)
+        if not await see_out(ending, self._once.abort, after_s=self._drain_s):
+            log.warning("answers_cut_off", count=len(self.server_state.tasks))
+            for task in self.server_state.tasks:
+                task.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +162,7 @@ def _wire(config: GatewayConfig) -> _Parts:
         env=env,
     )
     server = _Server(
-        _settings(app, config),
+        _settings(app),
         fleet=fleet,
         once=once,
         leave_s=config.leave_s,
@@ -220,7 +216,7 @@ def _fleet(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> Fleet
     return Fleet(discovery, connect, demand=demand, metrics=metrics)
 
 
-def _settings(app: App, config: GatewayConfig) -> uvicorn.Config:
+def _settings(app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
@@ -229,7 +225,6 @@ def _settings(app: App, config: GatewayConfig) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(config.drain_s + LAST_WORDS_S),
     )
 
 

@@ -140,7 +140,8 @@ async def _stream(
         if ended:
             await send({"type": "http.response.body", "body": body + events.last()})
             return
-        if not body and loop.time() - last_sent >= heartbeat_s:
+        # Worded as `due` is: a difference is rounded otherwise, and could wait for no time at all.
+        if not body and loop.time() >= last_sent + heartbeat_s:
             body = KEEP_ALIVE
         if body:
             await send({"type": "http.response.body", "body": body, "more_body": True})
