@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -248,7 +249,9 @@ class GatewayPlace:
         for connection in list(self.connections):
             connection.end("broken")
         self.connections.clear()
-        self._loop.call_later(self._options.restart_s, self._restart)
+        # In no process: one that a failpoint kills would take its keeper with it.
+        context = contextvars.Context()
+        self._loop.call_later(self._options.restart_s, self._restart, context=context)
 
     def _restart(self) -> None:
         if not self.stays_dead:
