@@ -81,8 +81,11 @@ def test_a_bad_argument_is_called_so(message: str) -> None:
 
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [(3, "CannotReach"), (4, "DoesNotFit"), (5, "InternalError"), (70, "Stuck"), (1, "Failed")],
-)
+    [
+        (3, "CannotReach"), (4, "DoesNotFit"), (5, "InternalError"), (70, "Stuck"),
+        (71, "DeviceFailed"), (72, "DeviceLost"), (1, "Failed"),
+    ],
+)  # fmt: skip
 def test_an_exit_status_alone_has_a_meaning(status: int, reason: str) -> None:
     found = failure(pod(containers=[ended(status, "last\nwords")]))
     assert found.reason == reason

@@ -26,6 +26,8 @@ _BY_STATUS: Final = {
     4: "DoesNotFit",
     5: "InternalError",
     70: "Stuck",
+    71: "DeviceFailed",
+    72: "DeviceLost",
 }
 """What exit statuses mean when no error of the catalogue came with them."""
 _KILLED_STATUS: Final = 137
