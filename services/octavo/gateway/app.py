@@ -54,9 +54,10 @@ from octavo.gateway.api.plan import Context, Plan
 from octavo.gateway.api.running import Open
 from octavo.gateway.api.status import Status
 from octavo.gateway.api.tokenization import Tokenization
+from octavo.gateway.catalogue import DEFAULT_RETRY_MS
 from octavo.gateway.config import GatewayConfig
 from octavo.gateway.dispatch import Dispatcher
-from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet
+from octavo.gateway.fleet import Fleet
 from octavo.gateway.idempotency import fingerprint_of, key_digest
 from octavo.gateway.once import Once
 from octavo.gateway.records import Records

@@ -6,7 +6,8 @@ import structlog
 from opentelemetry.trace import Tracer
 
 from octavo.gateway.call import Call
-from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet
+from octavo.gateway.catalogue import DEFAULT_RETRY_MS
+from octavo.gateway.fleet import Fleet
 from octavo.gateway.generation import Generation, Shared
 from octavo.gateway.journal import Journal
 from octavo.gateway.metrics import GatewayMetrics

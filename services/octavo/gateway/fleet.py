@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from octavo.gateway.catalogue import DEFAULT_RETRY_MS, Catalogue, described, furthest
+from octavo.gateway.catalogue import Catalogue, described, furthest
 from octavo.gateway.demand import Demand
 from octavo.gateway.directory import Directory
 from octavo.gateway.discovery import Discovered, Discovery
@@ -24,8 +24,6 @@ from octavo.gateway.routing import Route, choose
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BlockHash
 from octavo.v1.features import FEATURE_RESUME
-
-__all__ = ["DEFAULT_RETRY_MS", "Fleet", "Need"]
 
 log = structlog.get_logger(__name__)
 

@@ -15,8 +15,9 @@ from typing import Final
 
 from octavo.gateway.attempts import MAX_MESSAGE_BYTES, Attempt, EngineLostError, Loss
 from octavo.gateway.call import Call
+from octavo.gateway.catalogue import DEFAULT_RETRY_MS
 from octavo.gateway.delivered import Delivered
-from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet
+from octavo.gateway.fleet import Fleet
 from octavo.gateway.journal import FINISH_WORDS, Journal
 from octavo.gateway.placement import Placement, ResumePolicy
 from octavo.gateway.probation import Probation, Quarantine

@@ -16,10 +16,10 @@ from typing import Final
 
 import structlog
 
+from octavo.gateway.catalogue import DEFAULT_RETRY_MS
 from octavo.gateway.claims import Claim, Claims
 from octavo.gateway.dispatch import SEED_BITS, Call, Dispatcher
 from octavo.gateway.ended_answers import EndedAnswers
-from octavo.gateway.fleet import DEFAULT_RETRY_MS
 from octavo.gateway.idempotency import PARAM, Entry, Identity, State, next_try
 from octavo.gateway.kept_answer import Joined, KeptAnswer
 from octavo.gateway.metrics import GatewayMetrics

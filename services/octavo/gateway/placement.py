@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from octavo.gateway.call import Call
+from octavo.gateway.catalogue import DEFAULT_RETRY_MS
 from octavo.gateway.delivered import Delivered
-from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet, Need
+from octavo.gateway.fleet import Fleet, Need
 from octavo.gateway.probation import Probation
 from octavo.gateway.progress import Progress
 from octavo.gateway.replica import Replica

@@ -32,6 +32,12 @@ class ClientGoneError(Exception):
     """The client has closed its connection: nobody is left to answer."""
 
 
+async def left(receive: Receive) -> None:
+    """Returns when the client has closed its connection; the body has to be read already."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def read_body(scope: Scope, receive: Receive, *, limit: int) -> bytes:
     """Returns the whole body.
 

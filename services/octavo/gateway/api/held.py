@@ -11,12 +11,13 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
-from octavo.gateway.api.body import ClientGoneError, Receive, Send
+from octavo.gateway.api.body import ClientGoneError, Receive, Send, left
 from octavo.gateway.api.events import HOLD_S, KEEP_ALIVE
 from octavo.gateway.api.headers import Headers, Scope, read_timeout_ms
 from octavo.gateway.api.parameters import Endpoint
 from octavo.gateway.api.schema import RawChat, RawCompletion, RawGeneration, convert
-from octavo.gateway.fleet import DEFAULT_RETRY_MS, Fleet
+from octavo.gateway.catalogue import DEFAULT_RETRY_MS
+from octavo.gateway.fleet import Fleet
 from octavo.gateway.time_bounds import TimeBounds
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import DRAINING, OctavoError
@@ -110,7 +111,7 @@ class _Company:
 async def _wait(waiting: Awaitable[None], receive: Receive, company: _Company | None) -> None:
     """Waits until it is done or the client has left."""
     turn = asyncio.ensure_future(waiting)
-    gone = asyncio.create_task(_left(receive))
+    gone = asyncio.create_task(left(receive))
     try:
         while not turn.done():
             if gone.done():
@@ -126,8 +127,3 @@ async def _wait(waiting: Awaitable[None], receive: Receive, company: _Company | 
         turn.cancel()
         gone.cancel()
         await asyncio.gather(turn, gone, return_exceptions=True)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from octavo.gateway.api.body import Receive
+from octavo.gateway.api.body import Receive, left
 from octavo.gateway.api.plan import Plan
 from octavo.gateway.routing import Route
 from octavo.gateway.time_bounds import OVERDUE_S, TimeBounds
@@ -183,8 +183,7 @@ class Running:
             raise error
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await left(self._receive)
         self.gone = True
         self._wake()
 
