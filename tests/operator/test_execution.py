@@ -63,13 +63,19 @@ class World:
         self.cluster = FakeCluster()
         self.mirror = Mirror()
         self.metrics = OperatorMetrics(CollectorRegistry())
-        self.executor = Executor(self.cluster, self.mirror, metrics=self.metrics, env=SystemEnv())
+        self.may_act: Callable[[], bool] = lambda: True
+        self.executor = Executor(
+            self.cluster, self.mirror, may_act=lambda: self.may_act(),
+            metrics=self.metrics, env=SystemEnv(),
+        )  # fmt: skip
         metadata = {"name": "chat", "namespace": "shop", "uid": "uid-cr"}
         self.resource = self.cluster.put(INFERENCE_SERVICE, {"metadata": metadata, "spec": {}})
 
     async def execute(self, *writes: Write, known: tuple[Refusal, ...] = ()) -> Outcome:
         plan = Plan(writes=writes, status=STATUS, events=(STARTED,))
-        return await self.executor.execute(plan, self.resource, known=known)
+        outcome = await self.executor.execute(plan, self.resource, known=known)
+        self.resource = self.mirror.resource(CHAT) or self.resource
+        return outcome
 
     @property
     def done(self) -> list[tuple[str, str]]:
@@ -105,6 +111,16 @@ def test_writes_come_first_then_the_status_then_the_events() -> None:
         assert world.status == STATUS
         assert [m["kind"] for m in world.mirror.children(CHAT)] == ["Service", "Deployment"]
         assert world.counted('kind="Service",outcome="written",verb="apply"')
+
+    run(case)
+
+
+def test_a_lease_that_ends_stops_a_plan_before_its_next_write() -> None:
+    async def case(world: World) -> None:
+        world.may_act = lambda: not world.cluster.writes
+        with pytest.raises(UnavailableError, match="lease"):
+            await world.execute(apply(SERVICE, "chat-engine"), apply(DEPLOYMENT, "chat-engine"))
+        assert [call.kind for call in world.cluster.calls] == [SERVICE]
 
     run(case)
 

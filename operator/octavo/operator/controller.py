@@ -91,13 +91,12 @@ class Controller:
         self._config = config
         self._installation = config.installation()
         self._reports = reports
-        self._may_act = may_act
         self._metrics = metrics
         self._env = env
         self._chance = env.rng("operator")
         self._now = now
         self._references = References(cluster, fresh_s=config.resync_s * FRESH, now=now)
-        self._executor = Executor(cluster, self.mirror, metrics=metrics, env=env)
+        self._executor = Executor(cluster, self.mirror, may_act=may_act, metrics=metrics, env=env)
         self._refusals: dict[Key, tuple[Refusal, ...]] = {}
         self._failures: dict[Key, int] = {}
         self._rounds: dict[Key, int] = {}
@@ -238,8 +237,6 @@ class Controller:
             for kept in (self._refusals, self._failures, self._rounds):
                 kept.pop(service, None)
             return None
-        if not self._may_act():
-            raise UnavailableError("the lease could not be renewed in time")
         known = self._refusals.get(service, ())
         observed = await self._observe(service, resource, known)
         plan = reconcile(observed, self._env.wall())

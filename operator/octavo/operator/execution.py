@@ -7,8 +7,9 @@ answer, ends the plan; a child in conflict is read again first. Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
@@ -58,15 +59,24 @@ class Executor:
     Args:
         cluster: is written to.
         mirror: is told of what comes back, so that the next plan knows it before a watch does.
+        may_act: whether this operator is the one that writes; asked before each write, as a plan
+            may take longer than a lease lasts.
         metrics: counts the writes.
         env: gives events their names and times.
     """
 
     def __init__(
-        self, cluster: Cluster, mirror: Mirror, *, metrics: OperatorMetrics, env: Env
+        self,
+        cluster: Cluster,
+        mirror: Mirror,
+        *,
+        may_act: Callable[[], bool],
+        metrics: OperatorMetrics,
+        env: Env,
     ) -> None:
         self._cluster = cluster
         self._mirror = mirror
+        self._may_act = may_act
         self._metrics = metrics
         self._env = env
 
@@ -82,7 +92,7 @@ class Executor:
 
         Raises:
             ConflictError: something is not as the plan thought; observe again.
-            UnavailableError: the API server did not answer.
+            UnavailableError: the API server did not answer, or this operator may not act any more.
         """
         refusals: list[Refusal] = []
         num_writes = 0
@@ -103,7 +113,10 @@ class Executor:
                     )
         status_waits = _targets(refusals) != _targets(known)
         if plan.status is not None and not status_waits:
-            of_it = {key: resource["metadata"][key] for key in ("name", "namespace", "uid")}
+            # By version: of the UID the API server takes no notice where the status of a custom
+            # resource is applied, and one that was made anew would get that of the one before.
+            state = ("name", "namespace", "resourceVersion")
+            of_it = {key: resource["metadata"][key] for key in state}
             written = await self._write_status(INFERENCE_SERVICE, of_it, plan.status)
             await self._post(plan.events if written else (), resource)
         return Outcome(refusals=tuple(refusals), num_writes=num_writes, status_waits=status_waits)
@@ -132,8 +145,8 @@ class Executor:
                 if not is_controlled_by(found, resource["metadata"]["uid"]):
                     raise RefusedError("it exists already and belongs to somebody else")
         try:
-            applied = await self._counted(
-                write.kind, "apply", self._cluster.apply(write.kind, write.manifest)
+            applied = await self._write_as_holder(
+                write.kind, "apply", lambda: self._cluster.apply(write.kind, write.manifest)
             )
         except ConflictError:
             await self._look_again(write.kind, key)
@@ -142,9 +155,14 @@ class Executor:
         return True
 
     async def _scale(self, write: Scale, key: Key) -> bool:
-        call = self._cluster.scale(write.kind, key, uid=write.uid, replicas=write.replicas)
         try:
-            await self._counted(write.kind, "scale", call)
+            await self._write_as_holder(
+                write.kind,
+                "scale",
+                lambda: self._cluster.scale(
+                    write.kind, key, uid=write.uid, replicas=write.replicas
+                ),
+            )
         except MissingError:
             return False
         finally:
@@ -158,30 +176,37 @@ class Executor:
         now = found["metadata"]
         if (now["uid"], now["resourceVersion"]) != (write.uid, write.resource_version):
             raise ConflictError(f"{write.kind.name} {key} is not as it was")
-        call = self._cluster.delete(
-            write.kind, key, uid=write.uid, resource_version=write.resource_version
-        )
         try:
-            await self._counted(write.kind, "delete", call)
+            await self._write_as_holder(
+                write.kind,
+                "delete",
+                lambda: self._cluster.delete(
+                    write.kind, key, uid=write.uid, resource_version=write.resource_version
+                ),
+            )
         except MissingError:
             return False
         return True
 
     async def _write_status(self, kind: Kind, metadata: Manifest, status: Manifest) -> bool:
         written = object_of(kind, metadata, status=status)
-        call = self._cluster.apply(kind, written, subresource="status")
         try:
-            applied = await self._counted(kind, "status", call)
+            applied = await self._write_as_holder(
+                kind, "status", lambda: self._cluster.apply(kind, written, subresource="status")
+            )
         except MissingError:
             return False
+        except ConflictError:
+            await self._look_again(kind, key_of(written))
+            raise
         self._mirror.see(kind, applied)
         return True
 
     async def _post(self, events: tuple[Event, ...], resource: Manifest) -> None:
         for event in events:
-            call = self._cluster.create(EVENT, self._event(event, resource))
+            create = partial(self._cluster.create, EVENT, self._event(event, resource))
             try:
-                await self._counted(EVENT, "create", call)
+                await self._write_as_holder(EVENT, "create", create)
             except ClusterError as error:
                 log.warning("event_not_posted", reason=error.message, event_reason=event.reason)
 
@@ -220,10 +245,12 @@ class Executor:
             self._mirror.see(kind, found)
         return found
 
-    async def _counted(self, kind: Kind, verb: str, call: Awaitable[T]) -> T:
+    async def _write_as_holder(self, kind: Kind, verb: str, write: Callable[[], Awaitable[T]]) -> T:
+        if not self._may_act():
+            raise UnavailableError("the lease could not be renewed in time")
         outcome = "failed"
         try:
-            result = await call
+            result = await write()
             outcome = "written"
             return result
         except ConflictError:

@@ -98,6 +98,20 @@ class _Status(msgspec.Struct):
     """How the API server words a failure."""
 
     message: str = ""
+    details: _Details | None = None
+
+    @property
+    def is_of_another_uid(self) -> bool:
+        """Whether the object is not the one that was meant; the API server calls that invalid."""
+        return any(cause.field == "metadata.uid" for cause in (self.details or _Details()).causes)
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] = []
+
+
+class _Cause(msgspec.Struct):
+    field: str = ""
 
 
 class LightkubeCluster:
@@ -227,10 +241,10 @@ def _typed(response: httpx2.Response) -> ClusterError:
     """Returns the error that an answer stands for, in the server's words if it has some."""
     status = response.status_code
     try:
-        message = msgspec.json.decode(response.content, type=_Status).message
+        said = msgspec.json.decode(response.content, type=_Status)
     except msgspec.DecodeError:
-        message = ""
-    message = message or f"HTTP {status} {response.reason_phrase}".strip()
+        said = _Status()
+    message = said.message or f"HTTP {status} {response.reason_phrase}".strip()
     match status:
         case 404:
             return MissingError(message)
@@ -240,6 +254,8 @@ def _typed(response: httpx2.Response) -> ClusterError:
             return ExpiredError(message)
         case 401 | 408 | 429:
             pass
+        case 422 if said.is_of_another_uid:
+            return ConflictError(message)
         case _ if 400 <= status < 500:
             return RefusedError(message)
     after = response.headers.get("retry-after", "")
