@@ -295,7 +295,7 @@ def test_too_many_requests_says_how_long_to_wait() -> None:
 
 
 def test_an_apply_to_an_object_that_was_made_anew_is_a_conflict() -> None:
-    # kube-apiserver 1.35 takes the UID for a field that cannot change, and does not say 409.
+    # kube-apiserver 1.34 takes the UID for a field that cannot change, and does not say 409.
     message = "metadata.uid: Invalid value: field is immutable"
     details = {"causes": [{"reason": "FieldValueInvalid", "field": "metadata.uid"}]}
     answer = web.json_response({"message": message, "details": details}, status=422)

@@ -11,7 +11,7 @@ from tests.operator.building import defaulted, from_hub, resource
 from tests.operator.specs import DATA, specs
 from tests.operator.world import START, World, at
 
-from octavo.operator import names, schema
+from octavo.operator import names, pods, schema
 from octavo.operator.kinds import JOB, SERVICE
 from octavo.operator.observed import Refusal
 from octavo.operator.plan import Apply, Plan
@@ -182,6 +182,16 @@ def test_a_bad_spec_gets_a_condition_and_no_write() -> None:
     assert {k: c["spec"] for k, c in world.children.items()} == {
         k: c["spec"] for k, c in children.items()
     }
+
+
+def test_an_engine_that_replaces_a_lost_one_serves_though_the_spec_is_bad_by_now() -> None:
+    world = settled(world_of({"replicas": 1}))
+    bad = {"replicas": 1, "engine": {"resources": {"limits": {"memory": "20gi"}}}}
+    world.edit(full(bad) | {"model": {"uri": "pvc://weights/llama"}})
+    world.pods.clear()
+    settled(world)
+    assert world.condition("Ready")["reason"] == "InvalidSpec"
+    assert [pods.is_routable(pod) for pod in world.engines()] == [True]
 
 
 @settings(max_examples=200, deadline=None)

@@ -223,7 +223,7 @@ class _Server:
         async for update in self._shell.feed.subscribe():
             data = update.SerializeToString()
             fault = self._net.event_fault
-            for message in [data] if fault is None else fault(data):
+            for message in [data] if fault is None else fault(conn, data):
                 await conn.send(_MESSAGE + message)
 
     async def _card(self, conn: Conn) -> None:

@@ -50,8 +50,8 @@ class Net:
         """Of no process: the wire goes on when both ends are stopped."""
         self.conns: dict[Conn, None] = {}
         """Every end that an application holds open, oldest first."""
-        self.event_fault: Callable[[bytes], list[bytes]] | None = None
-        """What becomes of a message of a state stream."""
+        self.event_fault: Callable[[Conn, bytes], list[bytes]] | None = None
+        """What becomes of a message of a state stream, by the stream's connection."""
         self._rng = rng
         self._min_delay = min_delay
         self._max_delay = max_delay

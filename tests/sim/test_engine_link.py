@@ -5,6 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.sim.conn import Conn
 from tests.sim.engine_link import SimLink, serve_shell
 from tests.sim.loop import SimLoop, run
 from tests.sim.net import Net
@@ -105,7 +106,7 @@ def test_state_messages_can_be_lost_repeated_and_reordered() -> None:
         assert seq(await state.recv()) == 1
         held: list[bytes] = []
 
-        def fault(message: bytes) -> list[bytes]:
+        def fault(_: Conn, message: bytes) -> list[bytes]:
             if seq(message) == 2:
                 held.append(message)
                 return []

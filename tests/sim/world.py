@@ -8,11 +8,12 @@ quiet       every open request has ended; indexes agree; nothing is in use
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from tests.sim.clients import run_client
+from tests.sim.conn import Conn
 from tests.sim.engine_life import ProcessDeathError, Site
 from tests.sim.engines import EnginePlace
 from tests.sim.env import stream
@@ -283,15 +284,14 @@ class World:
 
     def event_fault(self, what: str, share: float) -> None:
         """Loses, repeats or swaps some messages of all state streams, until the healing."""
-        held: list[bytes] = []
+        held: dict[Conn, list[bytes]] = {}
 
-        def disturb(data: bytes) -> Iterable[bytes]:
+        def disturb(stream: Conn, data: bytes) -> list[bytes]:
             if self._events.random() >= share:
-                out, held[:] = [data, *held], []
-                return out
+                return [data, *held.pop(stream, [])]
             if what == "swap":
-                held.append(data)
+                held.setdefault(stream, []).append(data)
                 return []
             return [data, data] if what == "repeat" else []
 
-        self.net.event_fault = lambda data: list(disturb(data))
+        self.net.event_fault = disturb

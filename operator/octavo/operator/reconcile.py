@@ -41,7 +41,7 @@ def reconcile(observed: Observed, now: float) -> Plan:
     """Returns what is to be written for one InferenceService.
 
     Carried out and observed again, the plan is empty unless something else has changed. Never
-    raises for what a resource says: a bad one gets a condition and no write.
+    raises for what a resource says: a bad one gets a condition, and its children stay as they are.
 
     Args:
         observed: the InferenceService and all that belongs to it.
@@ -49,15 +49,24 @@ def reconcile(observed: Observed, now: float) -> Plan:
     """
     if metadata(observed.resource).get("deletionTimestamp"):
         return Plan()  # what it owns goes with it
+    engines = pods.of_component(observed.pods, names.ENGINE)
+    # Of a bad resource, too: its engines serve on, and one that is lost is started again.
+    gates = routable.gates(engines, observed.gateways, now)
     service = parse(observed.resource)
     if isinstance(service, list):
-        return _with_status(Plan(), observed, *status.bad_status(observed, service, now))
-    return _reconciled(service, observed, now)
+        plan = Plan(writes=tuple(gates))
+        return _with_status(plan, observed, *status.bad_status(observed, service, now))
+    return _reconciled(service, observed, engines, gates, now)
 
 
-def _reconciled(service: InferenceService, observed: Observed, now: float) -> Plan:
+def _reconciled(
+    service: InferenceService,
+    observed: Observed,
+    engines: list[Manifest],
+    gates: list[PatchPodCondition],
+    now: float,
+) -> Plan:
     deployment = _deployment(service, observed)
-    engines = pods.of_component(observed.pods, names.ENGINE)
     model = model_state.judge(service, observed, now)
     target = revision(service, observed, deployment, model)
     number = replicas.decide(service, observed, deployment, now)
@@ -90,7 +99,6 @@ def _reconciled(service: InferenceService, observed: Observed, now: float) -> Pl
         preview=preview,
         now=now,
     )
-    gates = routable.gates(engines, observed.gateways, now)
     times = [replacing.look_again_s, number.look_again_s]
     return _plan(situation, gates, [time for time in times if time is not None])
 

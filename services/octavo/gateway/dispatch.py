@@ -70,7 +70,6 @@ class Dispatcher:
         request.request_id = call.id or self._env.new_id()
         if not request.sampling.HasField("seed"):
             request.sampling.seed = self._random.getrandbits(SEED_BITS)
-        self.shared.budget.request()
         generation = Generation(self.shared, call, request, self._journal(call, request))
         self.shared.open[generation] = None
         await generation.place()

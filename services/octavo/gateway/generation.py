@@ -230,6 +230,8 @@ class Generation:
         sent.traceparent = self._journal.traceparent or self._call.traceparent
         self._placement.check_time()
         self._bounds.apply(sent, now())
+        if not progress.attempts:
+            self._shared.budget.request()
         progress.attempts += 1
         if progress.deaths:
             progress.unproven = self._delivered.unfinished

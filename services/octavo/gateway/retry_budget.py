@@ -14,7 +14,7 @@ class RetryBudget:
         self._balance = MINIMUM
 
     def request(self) -> None:
-        """Notes a request."""
+        """Notes a request that goes to an engine."""
         self._balance = min(MAXIMUM, self._balance + SHARE)
 
     def take(self) -> bool:
