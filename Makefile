@@ -11,7 +11,7 @@ SEEDS ?= 0-199
 SIZE ?= control-plane
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve chat test sim sim-mutants faults e2e check fmt bench docs lock cluster-up cluster-down clean
+.PHONY: help setup serve chat test sim sim-operator sim-mutants faults e2e check fmt bench docs lock cluster-up cluster-down clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,8 +39,12 @@ faults: setup  ## break processes for minutes (OCTAVO_FAULT_RUNS=20 OCTAVO_FAULT
 sim: setup  ## simulate the platform with faults (SEEDS=0-999; ARGS="--seed 17 --trace": one)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) $(ARGS)
 
-sim-mutants: setup  ## prove that the simulation finds each planted bug
+sim-operator: setup  ## simulate operators on a model of the API server (SEEDS=0-999)
+	@$(BIN)/python -m tests.sim.kube --seeds $(SEEDS) $(ARGS)
+
+sim-mutants: setup  ## prove that both simulations find each planted bug
 	@$(BIN)/python -m tests.sim.mutants $(ARGS)
+	@$(BIN)/python -m tests.sim.kube --find-mutants
 
 e2e: setup  ## build the images and run them on a real Kubernetes of our own (Linux, root)
 	@$(BIN)/pytest -m e2e $(ARGS)

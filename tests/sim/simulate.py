@@ -69,7 +69,7 @@ class _LineLogger:
 
 
 @contextlib.contextmanager
-def _surroundings(lines: list[str] | None) -> Generator[None, None, None]:
+def surroundings(lines: list[str] | None) -> Generator[None, None, None]:
     """Logs go to the trace or nowhere; processes that are killed close nothing and say so."""
     level = logging.CRITICAL if lines is None else logging.DEBUG
     before = structlog.get_config()
@@ -114,7 +114,7 @@ def simulate(scenario: Scenario, *, trace: bool = False) -> Verdict:
     violations: list[Violation] = []
     rng = stream(scenario.seed, "schedule")
     try:
-        with _surroundings(history.lines):
+        with surroundings(history.lines):
             run(main, rng=rng, limit_s=LIMIT_S, max_steps=MAX_STEPS, loop=loop)
     except SimError as error:
         cause = error.__cause__ or error
