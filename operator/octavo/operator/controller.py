@@ -265,7 +265,7 @@ class Controller:
         )
 
     def _add(self, services: Iterable[Key], *, spread_s: float) -> None:
-        for service in services:
+        for service in sorted(services):  # sets come in another order in each process
             self.queue.add(service, self._chance.uniform(0, spread_s))
 
     def _fail(self, service: Key) -> float:

@@ -54,12 +54,13 @@ class ApiServer:
     Args:
         model: has the objects.
         rng: draws delays and troubles.
+        slow_s: what each way of a call takes at most.
     """
 
-    def __init__(self, model: ApiModel, rng: random.Random) -> None:
+    def __init__(self, model: ApiModel, rng: random.Random, slow_s: float) -> None:
         self.model = model
         self.is_away = False
-        self.slow_s = 0.0
+        self.slow_s = slow_s
         self.troubles: dict[str, float] = {}
         """How likely each kind of trouble is: conflicts, busy, errors, late_errors, refusals."""
         self.before: list[Callable[[Call], None]] = []

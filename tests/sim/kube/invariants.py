@@ -8,8 +8,8 @@ O5  a status claims nothing that was not so within the time that an operator may
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final
 
 from tests.sim.history import History
@@ -62,8 +62,8 @@ class Invariants:
         """When an operator last wrote anything but its Lease and events."""
         self._model, self._operators, self._history = model, operators, history
         self._now, self._wall = now, wall
-        self._routable: dict[str, deque[tuple[float, int]]] = {}
-        """When how many engines of a service became routable."""
+        self._routable: dict[str, tuple[str, tuple[float, float]]] = {}
+        """Of which service each engine was that was routable, and from when until when, by UID."""
         self._numbers: dict[str, set[int]] = {}
         """Of services whose number of engines is none of the operators' business: what it was when
         it became so, or may have been on its way to, and what somebody made it since."""
@@ -127,26 +127,29 @@ class Invariants:
         generation, seen = found["metadata"]["generation"], claimed.get("observedGeneration", 0)
         detail = f"{call.name} is at generation {generation}, and {seen} is said to be observed"
         self._history.check(seen <= generation, "O5", detail)
-        routable, past = claimed.get("routable"), self._routable.get(call.name, deque())
+        routable = claimed.get("routable")
         if routable is not None:
-            lately = self._lately(past)
-            detail = f"{call.name} claims {routable} routable engines; lately there were {lately}"
-            self._history.check(routable in lately, "O5", detail)
+            least, most = self._lately(call.name)
+            detail = f"{call.name} claims {routable} routable engines, not {least} to {most}"
+            self._history.check(least <= routable <= most, "O5", detail)
             is_ready = pods.has({"status": claimed}, "Ready")
             wants = bool(claimed.get("desired"))
             detail = f"{call.name} claims to be Ready with {routable} routable engines"
             self._history.check(not (is_ready and wants) or routable > 0, "O5", detail)
 
-    def _lately(self, past: deque[tuple[float, int]]) -> set[int]:
-        """Returns the numbers that an operator may have seen."""
-        while len(past) > 1 and past[1][0] < self._now() - BLIND_S:
-            past.popleft()
-        return {count for _, count in past} | ({0} if not past or past[0][0] > 0 else set())
+    def _lately(self, service: str) -> tuple[int, int]:
+        """Returns how many engines were routable all the time lately, and how many ever were.
+
+        What is known of one may be older than what is known of another.
+        """
+        since = self._now() - BLIND_S
+        spans = [span for s, span in self._routable.values() if s == service and span[1] >= since]
+        return sum(begin <= since and end == inf for begin, end in spans), len(spans)
 
     def _changed(self, change: Change) -> None:
         name = change.manifest["metadata"]["name"]
         if change.kind is POD:
-            self._count(change.manifest)
+            self._count(change.event, change.manifest)
         elif change.kind is INFERENCE_SERVICE:
             self._note_wishes(name, change)
         elif change.kind is DEPLOYMENT and change.event != "DELETED":
@@ -174,16 +177,17 @@ class Invariants:
             lately = last if self._now() - at < BLIND_S else set()
             self._numbers[name] = {found["spec"]["replicas"] if found else 1} | lately
 
-    def _count(self, pod: Manifest) -> None:
+    def _count(self, event: str, pod: Manifest) -> None:
         service = (pod["metadata"].get("labels") or {}).get(names.SERVICE_LABEL, "")
         if pods.unschedulable(pod):
             self._short_of_room.add(service)
-        labels = {names.SERVICE_LABEL: service, names.COMPONENT_LABEL: names.ENGINE}
-        found = self._model.list(POD, NAMESPACE, labels=labels).items
-        count = sum(pods.is_live(p) and pods.is_routable(p) for p in found)
-        past = self._routable.setdefault(service, deque([(0.0, 0)]))
-        if past[-1][1] != count:
-            past.append((self._now(), count))
+        uid, is_gone = pod["metadata"]["uid"], event == "DELETED"
+        is_routable = pods.is_live(pod) and pods.is_routable(pod) and not is_gone
+        _, (begin, end) = self._routable.get(uid, (service, (inf, -inf)))
+        if is_routable:
+            self._routable[uid] = service, (min(begin, self._now()), inf)
+        elif end == inf:
+            self._routable[uid] = service, (begin, self._now())
 
 
 def _is_one_by_one(spec: Manifest) -> bool:

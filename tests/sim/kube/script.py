@@ -55,6 +55,8 @@ class Options:
     history: int
     """Changes that the API server remembers for watches."""
     kinds: tuple[str, ...]
+    delay_s: float
+    """How long the API server takes at most, before the healing."""
     core: int
     """The operator that is healed."""
 
@@ -100,6 +102,7 @@ def _options(seed: int) -> Options:
         going_s=rng.choice((0.5, 3.0, 10.0)),
         history=rng.choice((20, 200, 1000)),
         kinds=() if rng.random() < 0.1 else tuple(k for k in FAULTS if rng.random() < 0.5),
+        delay_s=rng.choice((0.02, 0.02, 1.0)),
         core=rng.randrange(operators),
     )
 

@@ -59,7 +59,7 @@ class World:
         options = scenario.options
         self.scenario, self.history = scenario, history
         self.model = ApiModel(wall=self._wall, history=options.history)
-        self.server = ApiServer(self.model, stream(scenario.seed, "api"))
+        self.server = ApiServer(self.model, stream(scenario.seed, "api"), options.delay_s)
         self.gateways = Gateways(self.model, options.gateways)
         self.controllers = Controllers(
             self.model, wall=self._wall, load_s=options.load_s, going_s=options.going_s
@@ -209,7 +209,7 @@ class World:
         elif kind in ("api_away", "end_api_away"):
             self.server.is_away = kind == "api_away"
         elif kind in ("api_slow", "end_api_slow"):
-            self.server.slow_s = act.arg or 0.0
+            self.server.slow_s = act.arg or self.scenario.options.delay_s
         elif kind in ("no_room", "end_no_room"):
             self.controllers.room = act.arg if kind == "no_room" else 100
         elif kind == "end_engine_failed":
