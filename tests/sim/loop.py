@@ -311,7 +311,9 @@ def run(
     loop.max_time, loop.max_steps = loop.time() + limit_s, max_steps
     collecting = gc.isenabled()
     gc.disable()  # finalizers would run at moments that no seed decides
-    gc.freeze()
+    is_frozen = gc.get_freeze_count() > 0  # by whoever does many runs
+    if not is_frozen:
+        gc.freeze()
     try:
         try:
             result = contextvars.Context().run(loop.run_until_complete, main())
@@ -320,7 +322,8 @@ def run(
             gc.collect()  # tells of exceptions that nobody retrieved
     finally:
         loop.close()
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
         if collecting:
             gc.enable()
     if loop.errors:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ def main() -> int:
         return int(bool(missing))
     first, _, last = args.seeds.partition("-")
     seeds = [args.seed] if args.seed is not None else range(int(first), int(last) + 1)
+    gc.freeze()  # else each run looks through all that is loaded, twice
     began, counts, bad = time.monotonic(), Counter[str](), 0
     with planted(args.mutant):
         for seed in seeds:
