@@ -48,6 +48,11 @@ def test_a_container_over_its_limit_is_told_what_to_do() -> None:
     assert "spec.engine.resources.limits.memory" in found.message
 
 
+def test_what_a_killed_container_logged_last_explains_nothing() -> None:
+    found = failure(pod(containers=[ended(137, '{"stage": "ready", "text": "", "done": true}')]))
+    assert (found.reason, found.sentence) == ("Failed", "engine was killed")
+
+
 def test_the_engine_s_last_error_is_told_with_its_help() -> None:
     found = failure(pod(containers=[ended(4, LOG_TAIL)]))
     assert found.reason == "DoesNotFit"

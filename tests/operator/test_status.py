@@ -9,6 +9,7 @@ from tests.operator.world import World
 
 from octavo.operator import schema_status, status
 from octavo.operator.conditions import Condition
+from octavo.operator.kinds import Manifest
 from octavo.operator.observed import ServiceLoad
 
 
@@ -101,6 +102,10 @@ def test_a_change_of_the_number_of_engines_is_an_event() -> None:
     wanted = {"conditions": [], "autoscaling": {"reason": "1 → 2: why"}}
     (event,) = status.events({}, wanted, [])
     assert (event.reason, event.message) == ("Scaled", "1 → 2: why")
+    undecided: Manifest = {"conditions": [], "autoscaling": {"reason": ""}}
+    removed: Manifest = {"conditions": []}
+    for without in (undecided, removed):
+        assert status.events({}, without, []) == status.events(wanted, without, []) == []
 
 
 def test_a_bad_resource_keeps_what_was_known() -> None:

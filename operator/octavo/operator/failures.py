@@ -141,9 +141,11 @@ def _of_end(pod: Manifest, container: Manifest, ended: Manifest) -> Failure:
         advice = f" ({words.help})" if words.help else ""
         return Failure(reason=name, message=f"{words.code}: {words.text}{advice}")
     reason = of_status(status)
-    ending = "was killed" if status == _KILLED_STATUS else f"ended with status {status}"
+    if status == _KILLED_STATUS:  # the last line of its log knows nothing of that
+        return Failure(reason=reason, message=f"{container.get('name')} was killed")
     last = " ".join(message.split())[-_LAST_WORDS:]
-    return Failure(reason=reason, message=f"{container.get('name')} {ending}", detail=last)
+    sentence = f"{container.get('name')} ended with status {status}"
+    return Failure(reason=reason, message=sentence, detail=last)
 
 
 def _last_error(message: str) -> _Words | None:

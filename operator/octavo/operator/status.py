@@ -100,9 +100,9 @@ def events(present: Manifest, wanted: Manifest, judged: Iterable[Condition]) -> 
             merged = conditions.find(wanted["conditions"], condition.type)
             make = warning if condition.is_failure else normal
             found.append(make(condition.reason, str(merged["message"])))
-    scaling = wanted.get("autoscaling") or {}
-    if scaling.get("reason") != (present.get("autoscaling") or {}).get("reason"):
-        found.append(normal("Scaled", str(scaling.get("reason", ""))))
+    why = (wanted.get("autoscaling") or {}).get("reason")
+    if why and why != (present.get("autoscaling") or {}).get("reason"):
+        found.append(normal("Scaled", str(why)))
     return found
 
 
