@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from tests.cluster.binaries import build_all
+from tests.cluster.kubectl import Object
 from tests.cluster.machine import Machine
 from tests.cluster.packages import BUILDER, ensure
 from tests.cluster.places import alone, cache_folder, say
@@ -27,9 +28,15 @@ BASE_IMAGE = "octavo.dev/base:bookworm"
 _DAEMON = {"builder": {"gc": {"enabled": True, "defaultKeepStorage": "10GB"}}}
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _DOCKER = "/usr/bin/docker"
+_SETTINGS = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels")
 _START_S = 60.0
 _BUILD_S = 1800.0
 _WASTE = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man")
+
+
+def made_of(layers: list[str], config: Object) -> object:
+    """Returns layers and settings of an image: not when it was built, which never is the same."""
+    return layers, [config.get(name) or None for name in _SETTINGS]
 
 
 class Builder:
@@ -140,11 +147,12 @@ class Builder:
             timeout=300,
         )
 
-    def identity(self, name: str) -> str:
-        """Returns what changes when an image does."""
-        command = self._docker("image", "inspect", "--format", "{{.Id}}", name)
+    def content(self, name: str) -> object:
+        """Returns what an image is made of."""
+        command = self._docker("image", "inspect", name)
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        return done.stdout.strip()
+        (found,) = json.loads(done.stdout)
+        return made_of(found["RootFS"]["Layers"], found["Config"])
 
     def _has(self, image: str) -> bool:
         found = self._docker("image", "inspect", image)

@@ -1,11 +1,13 @@
-"""The images of a node, which are kept between runs: taking over a large one takes minutes."""
+"""What containerd has: images, kept between runs as taking over takes minutes, and containers."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
-from tests.cluster.builder import Builder
+from tests.cluster.builder import Builder, made_of
+from tests.cluster.kubectl import Object
 from tests.cluster.machine import Machine
 from tests.cluster.program import Program
 from tests.cluster.scratch_image import scratch_image
@@ -55,10 +57,9 @@ class Images:
         self._machine.run(*_IMPORT, str(archive))
         archive.unlink()
 
-    def import_image(self, builder: Builder, *names: str) -> None:
-        """Takes images over from where they were built, unless they are the same already."""
-        here = self._digests()
-        changed = [name for name in names if not _same(here, name, builder.identity(name))]
+    def import_image(self, builder: Builder, *names: str) -> list[str]:
+        """Takes images over from where they were built; returns those that were not here yet."""
+        changed = [name for name in names if self._content(name) != builder.content(name)]
         if changed:
             with builder.saved(*changed) as stream:
                 command = [*self._machine.entering(), *_IMPORT, "-"]
@@ -66,9 +67,29 @@ class Images:
                     command, stdin=stream, check=True, capture_output=True, timeout=_IMPORT_S
                 )
             self._forget_nameless()
+        return changed
+
+    def kill(self, container: str) -> None:
+        """kill -9 of all processes of a container."""
+        self._machine.run(*_CTR, "tasks", "kill", "--all", "--signal", "SIGKILL", container)
+
+    def _content(self, name: str) -> object:
+        """Returns what an image is made of; None when there is none of that name."""
+        here = self._digests()
+        registry = "" if "." in name.partition("/")[0] else "docker.io/"
+        digest = here.get(f"{registry}{name}")
+        if digest is None:
+            return None
+        manifest = self._blob(digest)
+        found = self._blob(manifest["config"]["digest"])
+        return made_of(found["rootfs"]["diff_ids"], found["config"])
+
+    def _blob(self, digest: str) -> Object:
+        found: Object = json.loads(self._machine.run(*_CTR, "content", "get", digest))
+        return found
 
     def _digests(self) -> dict[str, str]:
-        """Returns the digest of each image by its name, and by its identity at the builder."""
+        """Returns the digest of each image's manifest by its name."""
         rows = self._machine.run(*_CTR, "images", "list").splitlines()[1:]
         return {row.split()[0]: row.split()[2] for row in rows}
 
@@ -78,7 +99,3 @@ class Images:
         named = {digest for name, digest in here.items() if not name.startswith("sha256:")}
         if nameless := [name for name, digest in here.items() if digest not in named]:
             self._machine.run(*_CTR, "images", "remove", *nameless)
-
-
-def _same(here: dict[str, str], name: str, identity: str) -> bool:
-    return name in here and here[name] == here.get(identity)

@@ -39,6 +39,11 @@ class Kubernetes:
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false")
 
+    def live_pods(self, namespace: str, selector: str) -> list[Object]:
+        """Returns the pods that a selector finds and that are not going."""
+        found = self.kubectl.list("pods", namespace=namespace, selector=selector)
+        return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+
     @contextmanager
     def fake_node(self, *, gpus: int = 0, cpus: int = 64) -> Iterator[str]:
         """Gives one more fake node, whose label `kubernetes.io/hostname` is its name."""

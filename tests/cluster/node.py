@@ -14,7 +14,7 @@ from tests.cluster.binaries import NODE, build_all, program
 from tests.cluster.builder import Builder
 from tests.cluster.components import USERS, Site
 from tests.cluster.images import Images
-from tests.cluster.kubectl import Kubectl
+from tests.cluster.kubectl import Kubectl, Object
 from tests.cluster.kubernetes import condition, node_is_ready
 from tests.cluster.machine import Machine, Result, own_network
 from tests.cluster.own_cluster import READY_S, OwnCluster
@@ -134,9 +134,14 @@ class Node(OwnCluster):
         """Makes an image with one static program, which is its entry point."""
         self._images.import_program(static, name)
 
-    def import_image(self, builder: Builder, *names: str) -> None:
-        """Takes images over from where they were built, unless they are the same already."""
-        self._images.import_image(builder, *names)
+    def import_image(self, builder: Builder, *names: str) -> list[str]:
+        """Takes images over from where they were built; returns those that were not here yet."""
+        return self._images.import_image(builder, *names)
+
+    def kill_container(self, pod: Object) -> None:
+        """kill -9 of the processes of a pod's only container, which the kubelet starts again."""
+        (status,) = pod["status"]["containerStatuses"]
+        self._images.kill(status["containerID"].removeprefix("containerd://"))
 
     def inside(self, command: Sequence[str]) -> list[str]:
         """Returns a command that runs another one in the network of the node."""

@@ -1,10 +1,11 @@
-"""The platform on a real node: our own images, our chart, and clients inside its network."""
+"""A release of the chart on a real node: our own images, and clients inside the node's network."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
-import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,17 +15,29 @@ import yaml
 from tests.cluster.binaries import program
 from tests.cluster.builder import Builder
 from tests.cluster.kubectl import Object
-from tests.cluster.node import Node
+from tests.cluster.kubernetes import condition
+from tests.cluster.node import ADDRESS, Node
 from tests.faults.child_process import ROOT
 from tests.faults.stream_client import Answer, ask
 
-SYSTEM = "octavo-system"
 RELEASE = "octavo"
 MODEL = "smollm2"
 VERSION = "0.1.0"
 IMAGES = {
     f"octavo/{target}:{VERSION}": target
-    for target in ("operator", "gateway", "valkey", "engine-smollm2")
+    for target in ("operator", "gateway", "valkey", "loader", "engine-smollm2")
+}
+RIGHTS = "roles,rolebindings"
+TRACES = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{ADDRESS}:4317",
+    "OTEL_BSP_SCHEDULE_DELAY": "500",
+}
+"""Variables of whoever tells spans to the collector."""
+VALUES: Object = {
+    "gateway": {"extraEnv": [{"name": k, "value": v} for k, v in TRACES.items()]},
+    "networkPolicy": {"gatewayEgress": [{"ports": [{"port": 4317}]}]},
+    # A rotated Secret is seen by the next listing.
+    "operator": {"extraArgs": ["--resync-s=10"]},
 }
 Result = TypeVar("Result")
 
@@ -36,26 +49,29 @@ def example(name: str) -> Object:
     return found
 
 
+def bring_images(node: Node) -> None:
+    """Builds all images that the tests use, and takes them to the node."""
+    with Builder() as builder:
+        for name, target in IMAGES.items():
+            builder.build_image(name, ROOT / "Dockerfile", target=target)
+        node.import_image(builder, *IMAGES)
+
+
 class Platform:
     """One release of the chart on one node.
 
     Args:
         node: where it runs.
         home: helm's folder.
+        namespace: of the release.
     """
 
-    def __init__(self, node: Node, home: Path) -> None:
+    def __init__(self, node: Node, home: Path, namespace: str) -> None:
         self.node = node
+        self.namespace = namespace
         self._home = home
 
-    def bring_images(self) -> None:
-        """Builds all images that the tests use, and takes them to the node."""
-        with Builder() as builder:
-            for name, target in IMAGES.items():
-                builder.build_image(name, ROOT / "Dockerfile", target=target)
-            self.node.import_image(builder, *IMAGES)
-
-    def helm(self, *arguments: str, timeout_s: float = 300.0) -> str:
+    def helm(self, *arguments: str, stdin: str | None = None) -> str:
         """Runs helm and returns what it prints."""
         where = {
             "KUBECONFIG": str(self.node.kubeconfig),
@@ -64,22 +80,40 @@ class Platform:
             **{f"HELM_{kind}_HOME": str(self._home) for kind in ("CACHE", "CONFIG", "DATA")},
         }
         done = subprocess.run(
-            self.node.inside([program("helm"), *arguments, "--namespace", SYSTEM]),
-            env=where, capture_output=True, text=True, check=False, timeout=timeout_s,
+            self.node.inside([program("helm"), *arguments, "--namespace", self.namespace]),
+            env=where, input=stdin, capture_output=True, text=True, check=False, timeout=300.0,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def install(self, *flags: str) -> str:
+    def install(self, values: Object, *flags: str) -> None:
         """Installs or upgrades the release and waits for its pods."""
         chart = str(ROOT / "charts" / "octavo")
-        command = ("upgrade", "--install", RELEASE, chart, "--create-namespace", *flags)
-        return self.helm(*command, "--wait", "--timeout", "4m")
+        command = ("upgrade", "--install", RELEASE, chart, "--values", "-", *flags)
+        self.helm(*command, "--wait", "--timeout", "4m", stdin=json.dumps(values))
+
+    def uninstall(self, *others: str) -> list[str]:
+        """Uninstalls the release; returns what is left when there has been time to go.
+
+        Args:
+            others: what is in the namespace besides the release.
+        """
+        self.helm("uninstall", RELEASE, "--wait")
+        kinds = f"all,secrets,configmaps,leases,networkpolicies,pdb,serviceaccounts,{RIGHTS}"
+        given = ("kube-root-ca.crt", "default", *others)
+        end = time.monotonic() + 120.0
+        while True:
+            found = self.node.kubectl.list(kinds, namespace=self.namespace)
+            left = [n for each in found if (n := each["metadata"]["name"]) not in given]
+            if not left or time.monotonic() > end:
+                return left
+            time.sleep(1.0)
 
     @property
     def url(self) -> str:
         """Of the gateway's Service."""
-        found = self.node.kubectl.get("service", f"{RELEASE}-gateway", namespace=SYSTEM)
+        name = f"{RELEASE}-gateway"
+        found = self.node.kubectl.get("service", name, namespace=self.namespace)
         return f"http://{found['spec']['clusterIP']}:{found['spec']['ports'][0]['port']}"
 
     def run(self, scenario: Callable[[aiohttp.ClientSession], Awaitable[Result]]) -> Result:
@@ -93,79 +127,56 @@ class Platform:
 
         return self.node.in_network(lambda: asyncio.run(whole()))
 
-    def ask_all(self, bodies: Sequence[dict[str, Any]]) -> list[Answer]:
+    def ask_all(self, bodies: Sequence[dict[str, Any]], **headers: str) -> list[Answer]:
         """Sends requests at once and returns their answers."""
         url = self.url
         return self.run(
-            lambda session: asyncio.gather(*(ask(session, url, body) for body in bodies))
+            lambda session: asyncio.gather(*(ask(session, url, body, headers) for body in bodies))
         )
 
     def get(self, path: str) -> Any:
         """Returns the JSON of a page of the gateway."""
-        url = self.url
+        url = self.url + path
+        return self.run(lambda session: _json(session, url))
 
-        async def fetch(session: aiohttp.ClientSession) -> Any:
-            async with session.get(url + path) as answer:
-                return await answer.json()
+    def states(self) -> list[Any]:
+        """Returns what each gateway says of engines and demand."""
+        urls = [f"http://{pod['status']['podIP']}:8081/state" for pod in self.pods("gateway")]
+        return self.run(lambda session: asyncio.gather(*(_json(session, url) for url in urls)))
 
-        return self.run(fetch)
+    def pods(self, part: str) -> list[Object]:
+        """Returns the pods of a part of the release that are not going."""
+        selector = f"app.kubernetes.io/component={part},app.kubernetes.io/instance={RELEASE}"
+        return self.node.live_pods(self.namespace, selector)
 
-    def engines(self, namespace: str, service: str = MODEL) -> list[Object]:
-        """Returns the engine pods of a service that are not going."""
-        selector = f"serving.octavo.dev/service={service},app.kubernetes.io/component=engine"
-        pods = self.node.kubectl.list("pods", namespace=namespace, selector=selector)
-        return [p for p in pods if not p["metadata"].get("deletionTimestamp")]
+    def restart(self, part: str) -> None:
+        """Has a part's pods replaced as `kubectl rollout restart` does; returns when they are."""
+        kubectl, name = self.node.kubectl, f"deployment/{RELEASE}-{part}"
+        kubectl("rollout", "restart", name, namespace=self.namespace)
+        flags = ("rollout", "status", name, "--timeout=120s")
+        kubectl(*flags, namespace=self.namespace, timeout_s=130.0)
 
-    def story(self, namespace: str) -> str:
-        """Returns what kubectl tells of the services of a namespace."""
+    def kill(self, part: str) -> None:
+        """kill -9 of a part, and its pod is gone too; returns when another one is ready."""
         kubectl = self.node.kubectl
-        return kubectl("get", "ois,pods", namespace=namespace) + kubectl(
-            "describe", "ois", namespace=namespace
-        )
+        old = self.pods(part)
+        for pod in old:
+            self.node.kill_container(pod)
+            flags = ("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
+            kubectl(*flags, namespace=self.namespace)
+        end = time.monotonic() + 120.0
+        while True:
+            new = [p for p in self.pods(part) if p["metadata"]["uid"] not in _uids(old)]
+            if len(new) == len(old) and all(condition(p, "Ready") == "True" for p in new):
+                return
+            assert time.monotonic() < end, new
+            time.sleep(0.2)
 
 
-class Load:
-    """Requests of some clients, one after the other, until told to stop.
+async def _json(session: aiohttp.ClientSession, url: str) -> Any:
+    async with session.get(url) as answer:
+        return await answer.json()
 
-    Args:
-        platform: who is asked.
-        bodies: what is asked in turn.
-        clients: how many ask at the same time.
-    """
 
-    def __init__(self, platform: Platform, bodies: Sequence[dict[str, Any]], clients: int) -> None:
-        self._platform = platform
-        self._bodies = bodies
-        self._clients = clients
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._main)
-        self.answers: list[tuple[int, Answer]] = []
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _main(self) -> None:
-        url = self._platform.url
-
-        async def client(session: aiohttp.ClientSession, number: int) -> None:
-            while not self._stop.is_set():
-                which = number % len(self._bodies)
-                self.answers.append((which, await ask(session, url, self._bodies[which])))
-                number += self._clients
-
-        self._platform.run(
-            lambda session: asyncio.gather(*(client(session, n) for n in range(self._clients)))
-        )
-
-    def failures(self, expected: Sequence[object]) -> list[str]:
-        """Returns what is not as in an undisturbed run."""
-        return [
-            f"{which}: {answer.status} {answer.error or 'another answer or cut off'}"
-            for which, answer in self.answers
-            if not answer.ok or answer.content != expected[which]
-        ]
+def _uids(pods: Sequence[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}

@@ -37,6 +37,8 @@ class Answer:
     """Code of the error, in a body or in an event."""
     done: bool = False
     """Whether [DONE] came."""
+    num_comments: int = 0
+    """Comments that kept a silent stream alive."""
     whole: bool = False
     """Whether the body ended as HTTP wants it."""
     usage: Mapping[str, object] = field(default_factory=dict)
@@ -130,7 +132,9 @@ def _read_events(answer: Answer, reads: Sequence[tuple[float, bytes]]) -> None:
                 answer.done = True
             elif event.startswith(b"data: "):
                 _take(answer, msgspec.json.decode(event[6:]), when)
-            elif event and not event.startswith(b":"):
+            elif event.startswith(b":"):
+                answer.num_comments += 1
+            elif event:
                 raise AssertionError(f"not an event: {event!r}")
 
 

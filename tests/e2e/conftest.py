@@ -1,0 +1,67 @@
+"""What all tests of the platform on a real node share: one release, one service, questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.cluster.kubectl import Object
+from tests.cluster.node import ADDRESS, Node
+from tests.e2e.collector import Collector
+from tests.e2e.load import Questions
+from tests.e2e.release import TRACES, VALUES, Platform, bring_images, example
+from tests.e2e.service import Service
+
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
+SECRET = "hub"
+
+
+@pytest.fixture(scope="session")
+def node_collector(node: Node) -> Iterator[Collector]:
+    """A collector of traces that pods reach."""
+    made = Collector()
+    node.in_network(lambda: made.start(f"{ADDRESS}:4317"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def platform(
+    node: Node, node_collector: Collector, tmp_path_factory: pytest.TempPathFactory
+) -> Platform:
+    """The chart, installed."""
+    bring_images(node)
+    made = Platform(node, tmp_path_factory.mktemp("helm"), "octavo-system")
+    node.kubectl("create", "namespace", made.namespace)
+    node.kubectl("label", "namespace", made.namespace, RESTRICTED)
+    made.install(VALUES)
+    return made
+
+
+@pytest.fixture(scope="session")
+def service(platform: Platform) -> Iterator[Service]:
+    """The service of the example, with a Secret and traces, in a namespace of its own."""
+    with platform.node.namespace() as name:
+        kubectl = platform.node.kubectl
+        kubectl("label", "namespace", name, RESTRICTED)
+        kubectl("create", "secret", "generic", SECRET, "--from-literal=token=one", namespace=name)
+        kubectl.apply(small("smollm2-cpu"), namespace=name, manager="user")
+        made = Service(platform, name)
+        made.settled()
+        yield made
+
+
+@pytest.fixture(scope="session")
+def questions(platform: Platform, service: Service) -> Questions:
+    """Questions with the answers of an undisturbed run."""
+    return Questions(platform)
+
+
+def small(name: str) -> Object:
+    """Returns the resource of an example, for a node with two cores."""
+    wanted = example(name)
+    wanted["spec"]["engine"]["resources"] = {"requests": {"cpu": "100m", "memory": "1Gi"}}
+    token = {"secretKeyRef": {"name": SECRET, "key": "token"}}
+    variables: list[Object] = [{"name": k, "value": v} for k, v in TRACES.items()]
+    wanted["spec"]["engine"]["env"] = [*variables, {"name": "HF_TOKEN", "valueFrom": token}]
+    return wanted
