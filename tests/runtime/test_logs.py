@@ -12,7 +12,7 @@ from octavo.runtime import logs
 @pytest.fixture(autouse=True)
 def restore() -> Iterator[None]:
     """Log settings are global: puts back what was there."""
-    names = ("", "uvicorn", "uvicorn.access", "uvicorn.error", "grpc", "asyncio")
+    names = ("", "uvicorn", "uvicorn.access", "uvicorn.error", "grpc", "asyncio", "httpx", "httpx2")
     loggers = [logging.getLogger(name) for name in names]
     before = [(g.handlers[:], g.level, g.filters[:], g.propagate) for g in loggers]
     yield
@@ -102,6 +102,14 @@ def test_probes_and_scrapes_are_never_above_debug(level: str, path: str, count: 
     assert len(lines(stream)) == count
     if count and level == "debug":
         assert lines(stream)[0]["level"] == "debug"
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2", "httpcore2"])
+def test_of_requests_that_we_send_no_library_tells(library: str) -> None:
+    stream = configured()
+    logging.getLogger(library).info("HTTP Request: GET http://here/apis/v1/pods")
+    logging.getLogger(library).warning("broken")
+    assert len(lines(stream)) == 1
 
 
 def test_levels_below_the_threshold_are_silent() -> None:

@@ -194,7 +194,6 @@ def run(config: OperatorConfig) -> None:
     logs.configure(
         json=config.log_json, level=config.log_level, service="octavo-operator", stream=sys.stderr
     )
-    # What they tell of each request and each object is ours to tell, or nobody's.
-    for name in ("kopf", "httpx", "httpx2", "httpcore", "httpcore2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # What it tells of each object is ours to tell, or nobody's.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
     asyncio.run(serve(config))

@@ -17,6 +17,9 @@ QUIET_PATHS = ("/health", "/healthz", "/readyz", "/metrics")
 
 _NOISY = ("uvicorn.error", "uvicorn.access", "uvicorn", "asyncio", "grpc", "grpc._cython")
 
+_HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2")
+"""They tell of each request, which is for whoever sends it to tell."""
+
 
 class _QuietProbes(logging.Filter):
     """Lowers uvicorn's access lines of probes to debug."""
@@ -106,5 +109,5 @@ def _adopt_libraries(threshold: int) -> None:
     access.filters.clear()
     access.addFilter(_QuietProbes(threshold))
     # Their informative lines tell of inner life that nobody here can use.
-    for name in ("uvicorn.error", "asyncio", "grpc"):
+    for name in ("uvicorn.error", "asyncio", "grpc", *_HTTP_CLIENTS):
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
