@@ -44,7 +44,6 @@ sim-operator: setup  ## simulate operators on a model of the API server (SEEDS=0
 
 sim-mutants: setup  ## prove that both simulations find each planted bug
 	@$(BIN)/python -m tests.sim.mutants $(ARGS)
-	@$(BIN)/python -m tests.sim.kube --find-mutants
 
 e2e: setup  ## build the images and run them on a real Kubernetes of our own (Linux, root)
 	@$(BIN)/pytest -m e2e $(ARGS)

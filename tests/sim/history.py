@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from tests.sim.requests import Spec
@@ -143,6 +143,26 @@ class History:
         """Notes a broken invariant unless it holds."""
         if not holds:
             self.violate(name, detail)
+
+    async def until_violated(
+        self, story: Coroutine[None, None, object], *beside: Coroutine[None, None, object]
+    ) -> None:
+        """Runs a story to its end or to the first violation, and what goes on beside it as long.
+
+        Raises:
+            Exception: whatever one of them raised.
+        """
+        works = (story, self.violated.wait(), *beside)
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
 
     def fault(self, kind: str, target: str) -> None:
         """Notes a fault that was done."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tests.sim.world import Scenario
-
+S = TypeVar("S", bound=Any)
 T = TypeVar("T")
 
 
@@ -35,18 +34,15 @@ def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
     return kept
 
 
-def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    """Leaves out faults, then requests, then faults again, as long as the scenario fails."""
-    for _ in range(2):
-        scenario = _without_requests(_without_faults(scenario, fails), fails)
+def shrink(scenario: S, fails: Callable[[S], bool], script: Sequence[str]) -> S:
+    """Leaves out entries as long as the scenario fails: all fields of its script, and all again."""
+    for field in (*script, *script):
+        scenario = _without(field, scenario, fails)
     return scenario
 
 
-def _without_faults(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    kept = ddmin(scenario.faults, lambda faults: fails(replace(scenario, faults=faults)))
-    return replace(scenario, faults=kept)
+def _without(field: str, scenario: S, fails: Callable[[S], bool]) -> S:
+    def with_only(entries: Sequence[Any]) -> S:
+        return replace(scenario, **{field: entries})
 
-
-def _without_requests(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    kept = ddmin(scenario.requests, lambda requests: fails(replace(scenario, requests=requests)))
-    return replace(scenario, requests=kept)
+    return with_only(ddmin(getattr(scenario, field), lambda some: fails(with_only(some))))

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
+import pytest
+from tests.sim.printed import digests
 
 
-def _digests(seeds: list[int], hash_seed: str) -> dict[str, str]:
-    command = [sys.executable, "-m", "tests.sim", "--digests", "--no-shrink"]
-    result = subprocess.run(
-        [*command, "--seeds", ",".join(map(str, seeds))],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=True,
-    )
-    lines = [line.split() for line in result.stdout.splitlines()]
-    return {words[0]: words[1] for words in lines if len(words) == 2}
-
-
-def test_two_processes_have_the_same_trace() -> None:
-    seeds = list(range(200, 210))
-    one = _digests(seeds, "0")
-    two = _digests(seeds[::-1], "4242")
+@pytest.mark.parametrize(
+    ("module", "seeds"),
+    [("tests.sim", list(range(200, 210))), ("tests.sim.kube", list(range(60, 65)))],
+)
+def test_two_processes_have_the_same_trace(module: str, seeds: list[int]) -> None:
+    one = digests(module, seeds, "0")
+    two = digests(module, seeds[::-1], "4242")
     assert len(one) == len(seeds)
     assert one == two

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from tests.sim.mutants.registry import FOUND, LIMIT, MUTANTS, find
+from tests.sim.kube.mutants import OPERATORS
+from tests.sim.mutants.platform_bugs import PLATFORM
+from tests.sim.mutants.registry import LIMIT, Registry
 
-_found: dict[str, int] = json.loads(FOUND.read_text())
+BUGS = [(bugs, name) for bugs in (PLATFORM, OPERATORS) for name in sorted(bugs.bugs)]
 
 
 def test_there_are_enough() -> None:
-    assert len(MUTANTS) >= 25
-    assert MUTANTS.keys() == _found.keys(), "run `make sim-mutants`"
+    assert len(PLATFORM.bugs) >= 25
+    for bugs in (PLATFORM, OPERATORS):
+        assert bugs.bugs.keys() == bugs.found().keys(), "run `make sim-mutants`"
 
 
-@pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_planted_bug_is_found(name: str) -> None:
-    if find(name, [_found.get(name, 0)]) is None:
-        assert find(name, range(LIMIT)) is not None, f"not found within {LIMIT} seeds"
+@pytest.mark.parametrize(("bugs", "name"), BUGS, ids=[name for _, name in BUGS])
+def test_planted_bug_is_found(bugs: Registry, name: str) -> None:
+    if bugs.find(name, [bugs.found().get(name, 0)]) is None:
+        assert bugs.find(name) is not None, f"not found within {LIMIT} seeds"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.sim.__main__ import smallest
-from tests.sim.mutants.registry import planted
+from tests.sim.__main__ import SIMULATION
+from tests.sim.mutants.platform_bugs import PLATFORM
 from tests.sim.shrink import ddmin
 from tests.sim.simulate import draw, simulate
 
@@ -15,10 +15,10 @@ def test_ddmin_keeps_what_is_needed_alone(needed: set[int]) -> None:
 
 
 def test_seed_is_shrunk_to_the_fault_that_matters() -> None:
-    with planted("hung_engine_is_trusted"):
+    with PLATFORM.planted("hung_engine_is_trusted"):
         seed = next(s for s in range(200) if _violated(s))
         name = _violated(seed)
-        scenario = smallest(draw(seed), name)
+        scenario = SIMULATION.smallest(draw(seed), name)
         assert simulate(scenario).violations[0].name == name
     assert not simulate(scenario).violations
     assert 1 <= len(scenario.faults) <= 3

@@ -80,19 +80,7 @@ class World:
 
     async def run(self) -> None:
         """Runs the scenario to its end or to the first violation."""
-        story = asyncio.create_task(self._story())
-        alarm = asyncio.create_task(self.history.violated.wait())
-        inspector = asyncio.create_task(self._inspect())
-        tasks = (story, alarm, inspector)
-        try:
-            await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in tasks:
-            if not task.cancelled():
-                task.result()
+        await self.history.until_violated(self._story(), self._inspect())
         await self._shut_down()
 
     async def _inspect(self) -> None:

@@ -5,17 +5,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-from collections.abc import Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from tests.sim.kube.script import draw
 from tests.sim.kube.simulate import simulate
 from tests.sim.mutants.mutant import Mutant, mutant
+from tests.sim.mutants.registry import Registry
 
 from octavo.operator import counts, names, pods, reconcile, rollout, routable, status, writes
 from octavo.operator.controller import Controller
@@ -23,13 +20,6 @@ from octavo.operator.execution import Executor
 from octavo.operator.lease import LeaseHolder
 from octavo.operator.mirror import Mirror
 from octavo.operator.observed import annotation
-
-LIMIT = 200
-"""Seeds within which each must be found."""
-
-FOUND_FILE = Path(__file__).with_name("found.json")
-FOUND: dict[str, int] = json.loads(FOUND_FILE.read_text()) if FOUND_FILE.exists() else {}
-"""For each, the first seed that finds it; written by `make sim-mutants`."""
 
 _TABLE: list[Mutant] = []
 
@@ -146,34 +136,8 @@ def a_bad_resource_is_passed_over(original: Any) -> Any:
     return parse
 
 
-MUTANTS = {bug.name: bug for bug in _TABLE}
-
-
-@contextlib.contextmanager
-def planted(name: str | None) -> Generator[None, None, None]:
-    """A context in which production has the bug; without a name it is as it is."""
-    if name is None:
-        yield
-        return
-    bug = MUTANTS[name]
-    original = getattr(bug.owner, bug.attribute)
-    with mock.patch.object(bug.owner, bug.attribute, bug.make(original)):
-        yield
-
-
-def find(name: str, seeds: Iterable[int] = range(LIMIT)) -> int | None:
-    """Returns the first seed that finds a bug by an invariant that it names."""
-    with planted(name):
-        for seed in seeds:
-            violations = simulate(draw(seed)).violations
-            if violations and violations[0].name in MUTANTS[name].finds:
-                return seed
-    return None
-
-
-def find_all() -> list[str]:
-    """Searches for each bug and writes down the seeds; returns those that are not found."""
-    found = {name: find(name) for name in sorted(MUTANTS)}
-    kept = {name: seed for name, seed in found.items() if seed is not None}
-    FOUND_FILE.write_text(json.dumps(kept, indent=1) + "\n")
-    return [name for name, seed in found.items() if seed is None]
+OPERATORS = Registry(
+    _TABLE,
+    violations=lambda seed: simulate(draw(seed)).violations,
+    file=Path(__file__).with_name("found.json"),
+)

@@ -137,7 +137,7 @@ class OperatorPlace:
     def _ended(self, how: str) -> None:
         self._history.trace("end", self.name, self.life, how)
         self._history.count(f"end.{how}")
-        self._check_failures()
+        self.check()
         self.parts = None
         # In no process: one that kills itself would take its keeper with it.
         self._loop.call_later(RESTART_S, self._restart, context=contextvars.Context())
@@ -164,9 +164,6 @@ class OperatorPlace:
 
     def check(self) -> None:
         """Nothing of it has crashed (O0)."""
-        self._check_failures()
-
-    def _check_failures(self) -> None:
         if self.parts is not None:
             failed = self.parts.metrics.reconciles.labels("failed")._value.get()
             self._history.check(not failed, "O0", f"{self.name}: a look ended by an exception")

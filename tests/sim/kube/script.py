@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tests.sim.env import stream
+
+USERS = ("apply", "bad", "scale", "delete", "secret", "demand")
+"""Kinds of what users do."""
+
+TROUBLES = ("conflicts", "busy", "errors", "late_errors", "refusals")
+"""Kinds of faults of single calls."""
 
 FAULTS = (
     "kill",
@@ -18,11 +25,7 @@ FAULTS = (
     "watch_dropped",
     "api_away",
     "api_slow",
-    "conflicts",
-    "busy",
-    "errors",
-    "late_errors",
-    "refusals",
+    *TROUBLES,
     "gateway_silent",
     "gateway_new",
     "engine_failed",
@@ -34,8 +37,8 @@ FAULTS = (
 """Kinds of faults; each is on with p = 1/2."""
 
 _LASTING = {
-    "watch_silent", "api_away", "api_slow", "conflicts", "busy", "errors", "late_errors",
-    "refusals", "gateway_silent", "no_room", "pause", "engine_failed",
+    *TROUBLES, "watch_silent", "api_away", "api_slow", "gateway_silent", "no_room", "pause",
+    "engine_failed",
 }  # fmt: skip
 
 
@@ -78,8 +81,8 @@ class Scenario:
 
     seed: int
     options: Options
-    users: tuple[Act, ...]
-    faults: tuple[Act, ...] = field(default=())
+    users: Sequence[Act]
+    faults: Sequence[Act]
 
 
 def draw(seed: int) -> Scenario:
@@ -185,7 +188,7 @@ def _aim(rng: random.Random, kind: str, options: Options) -> tuple[str, Any]:
             return "", rng.choice((0.5, 4.0, 20.0))
         case "gateway_silent" | "gateway_new":
             return f"gateway{rng.randrange(options.gateways)}" if options.gateways else "", None
-        case "conflicts" | "busy" | "errors" | "late_errors" | "refusals":
+        case _ if kind in TROUBLES:
             return "", rng.choice((0.2, 0.7))
         case "kill" | "restart" | "pause" | "watch_silent" | "watch_dropped":
             return operator, None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.sim.env import stream
 from tests.sim.history import History, Violation
 from tests.sim.kube.operators import patched
 from tests.sim.kube.script import Act, Scenario
 from tests.sim.kube.world import World
-from tests.sim.loop import SimError, SimLoop, run
-from tests.sim.simulate import surroundings
+from tests.sim.loop import SimLoop
+from tests.sim.virtual_run import virtual_run
 
 LIMIT_S = 1000.0
 MAX_STEPS = 5_000_000
@@ -32,24 +31,17 @@ def simulate(scenario: Scenario, *, trace: bool = False) -> History:
 
 
 def _run(scenario: Scenario, *, trace: bool) -> tuple[History, dict[str, object]]:
-    loop = SimLoop(rng=stream(scenario.seed, "schedule"))
-    history = History(loop.time)
-    history.lines = [] if trace else None
     end: dict[str, object] = {}
 
-    async def main() -> None:
+    async def main(loop: SimLoop, history: History) -> None:
         with patched():
             world = World(scenario, loop, history)
             await world.run()
         end.update(world.essence())
 
-    try:
-        with surroundings(history.lines):
-            rng = stream(scenario.seed, "schedule")
-            run(main, rng=rng, limit_s=LIMIT_S, max_steps=MAX_STEPS, loop=loop)
-    except SimError as error:
-        cause = error.__cause__ or error
-        history.violations.append(Violation("LOOP", f"{error}: {cause!r}", loop.time()))
+    _, history = virtual_run(
+        main, seed=scenario.seed, trace=trace, limit_s=LIMIT_S, max_steps=MAX_STEPS
+    )
     return history, end
 
 

@@ -20,7 +20,7 @@ from tests.sim.kube.controllers import Controllers, lose
 from tests.sim.kube.gateways import Gateways
 from tests.sim.kube.invariants import NAMESPACE, Invariants
 from tests.sim.kube.operators import OperatorPlace
-from tests.sim.kube.script import Act, Scenario
+from tests.sim.kube.script import TROUBLES, USERS, Act, Scenario
 from tests.sim.loop import SimLoop
 
 from octavo.operator import conditions, names, pods
@@ -88,19 +88,7 @@ class World:
 
     async def run(self) -> None:
         """Runs to the end or to the first violation."""
-        story = asyncio.create_task(self._story())
-        alarm = asyncio.create_task(self.history.violated.wait())
-        kubernetes = asyncio.create_task(self._turn())
-        tasks = (story, alarm, kubernetes)
-        try:
-            await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in tasks:
-            if not task.cancelled():
-                task.result()
+        await self.history.until_violated(self._story(), self._turn())
         for operator in self.operators.values():
             operator.stays_dead = True
             operator.kill()
@@ -151,7 +139,7 @@ class World:
     # Acts
 
     def _do(self, act: Act) -> None:
-        if self._is_user_s(act):
+        if act.kind in USERS:
             self.history.trace("user", act.kind, act.target, act.arg)
             try:
                 self._user(act)
@@ -160,9 +148,6 @@ class World:
         else:
             self.history.fault(act.kind, act.target)
             self._fault(act)
-
-    def _is_user_s(self, act: Act) -> bool:
-        return act.kind in ("apply", "bad", "scale", "delete", "secret", "demand")
 
     def _user(self, act: Act) -> None:
         key = Key(NAMESPACE, act.target)
@@ -216,7 +201,7 @@ class World:
             self.gateways.failed.clear()
         elif kind.startswith("end_"):
             self.server.troubles.pop(kind.removeprefix("end_"), None)
-        elif kind in ("conflicts", "busy", "errors", "late_errors", "refusals"):
+        elif kind in TROUBLES:
             self.server.troubles[kind] = act.arg
         else:
             self._fault_of_object(act)
@@ -266,8 +251,7 @@ class World:
             self.model.patch(kind, key, change, manager="somebody")
 
     def _engines(self, service: str) -> list[Manifest]:
-        labels = names.selector(service)
-        return self.model.list(POD, NAMESPACE, labels={**labels}).items
+        return self.model.list(POD, NAMESPACE, labels=names.selector(service)).items
 
     def _children(self, service: str) -> list[Manifest]:
         return [
@@ -283,10 +267,9 @@ class World:
 
     def _check_end(self) -> None:
         resources = {r["metadata"]["name"]: r for r in self.model.list(INFERENCE_SERVICE).items}
-        for name in {act.target for act in self.scenario.users}:
-            if name not in resources:
-                left = [(c["kind"], c["metadata"]["name"]) for c in self._children(name)]
-                self.history.check(not left, "O1", f"{name} is gone, and {left} are not")
+        for name in sorted({act.target for act in self.scenario.users} - resources.keys()):
+            left = [(c["kind"], c["metadata"]["name"]) for c in self._children(name)]
+            self.history.check(not left, "O1", f"{name} is gone, and {left} are not")
         for name, resource in resources.items():
             status = resource.get("status") or {}
             seen, is_at = status.get("observedGeneration"), resource["metadata"]["generation"]
@@ -312,9 +295,10 @@ class World:
         words = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions") or []}
         children = {}
         for child in self._children(name):
-            kept = copy.deepcopy(child["spec"])
+            kept = child["spec"]
             if child["kind"] == "Deployment" and "replicas" not in spec:
-                kept.pop("replicas")  # whoever decides it remembers what was
+                # Whoever decides their number remembers what was.
+                kept = {field: value for field, value in kept.items() if field != "replicas"}
             key = child["kind"], child["metadata"]["name"]
             children[key] = None if child["kind"] == "Job" else kept
         if "replicas" not in spec:
