@@ -7,6 +7,8 @@ PYTHON ?= python3
 ARGS ?=
 # Of `make sim`: the seeds to run.
 SEEDS ?= 0-199
+# Of `make test`: how many run at once.
+WORKERS ?= 2
 # Of `make cluster-up` and `make cluster-down`: control-plane or node.
 SIZE ?= control-plane
 
@@ -31,7 +33,7 @@ chat: setup  ## talk to what `make serve` serves
 	@$(BIN)/octavo chat $(ARGS)
 
 test: setup  ## run all tests (ARGS="tests/cli -k chat": some)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 faults: setup  ## break processes for minutes (OCTAVO_FAULT_RUNS=20 OCTAVO_FAULT_SOAK_S=1800: longer)
 	@$(BIN)/pytest -m faults tests/faults tests/operator $(ARGS)

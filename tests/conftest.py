@@ -6,6 +6,7 @@ import os
 import sys
 from types import FrameType
 
+import pytest
 from tests.cluster.fixture import (  # noqa: F401  (fixtures, and the hook that builds for them)
     cluster,
     control_plane,
@@ -19,6 +20,22 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 PICKLE_ALLOWED: dict[str, str] = {}
 """Module that may unpickle, and why; empty as long as nobody has to."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several processes, one has all tests of a cluster, or all of a file; the node is first.
+
+    The node's tests take longest, and mostly wait.
+    """
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        shared = "node" if _on_node(item) else "cluster" if "cluster" in fixtures else ""
+        item.add_marker(pytest.mark.xdist_group(shared or item.location[0]))
+    items.sort(key=lambda item: not _on_node(item))
+
+
+def _on_node(item: pytest.Item) -> bool:
+    return item.get_closest_marker("e2e") is not None
 
 
 def _caller_modules() -> set[str]:

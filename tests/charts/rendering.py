@@ -15,6 +15,8 @@ from tests.cluster.binaries import program
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "octavo"
+PREVIOUS = ROOT / "tests" / "charts" / "released" / "octavo-0.1.0.tgz"
+"""The chart of the version before, as it was packaged."""
 
 Manifest = dict[str, Any]
 Values = Mapping[str, Any]

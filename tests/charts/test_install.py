@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.charts.matrix import MATRIX
-from tests.charts.rendering import CHART, ROOT, Values
+from tests.charts.rendering import CHART, PREVIOUS, ROOT, Values
 from tests.cluster import external
 from tests.cluster.binaries import program
 from tests.cluster.control_plane import ControlPlane
@@ -74,10 +74,12 @@ class Helm:
             timeout=120,
         )
 
-    def install(self, name: str, namespace: str, values: Values) -> None:
+    def install(
+        self, name: str, namespace: str, values: Values, *flags: str, chart: Path = CHART
+    ) -> None:
         """Installs or upgrades a release, and waits until its pods are ready."""
         where = ("--namespace", namespace, "--wait", "--timeout", "60s", "--take-ownership")
-        done = self.run("upgrade", "--install", name, str(CHART), *where, values=values)
+        done = self.run("upgrade", "--install", name, str(chart), *where, *flags, values=values)
         assert done.returncode == 0, done.stderr
 
     def uninstall(self, name: str, namespace: str) -> None:
@@ -88,6 +90,10 @@ class Helm:
 @pytest.fixture
 def helm(cluster: Kubernetes, tmp_path: Path) -> Helm:
     return Helm(cluster, tmp_path)
+
+
+def examples() -> list[Any]:
+    return [yaml.safe_load(p.read_text("utf-8")) for p in ROOT.glob("examples/*")]
 
 
 def of_release(cluster: Kubernetes, kinds: str, name: str, namespace: str = "") -> list[str]:
@@ -132,6 +138,44 @@ def test_upgrade_that_changes_nothing_restarts_nothing(
     helm.install("again", namespace, NAMESPACED)
     assert templates(cluster, namespace) == before
     helm.uninstall("again", namespace)
+
+
+def identities(cluster: Kubernetes, namespace: str) -> dict[str, tuple[str, int]]:
+    """Returns the uids of what a release and its users have, and the generations of resources."""
+    definition = cluster.kubectl.get("customresourcedefinition", DEFINITION)
+    lasting = "deployments,services,serviceaccounts,networkpolicies,poddisruptionbudgets"
+    resources = cluster.kubectl.list("ois", namespace=namespace)
+    return {
+        f"{each['kind']}/{meta['name']}": (meta["uid"], meta["generation"] * (each in resources))
+        for each in [definition, *resources, *cluster.kubectl.list(lasting, namespace=namespace)]
+        if (meta := {"generation": 0} | each["metadata"])
+    }
+
+
+def images(cluster: Kubernetes, namespace: str) -> set[str]:
+    return {
+        container["image"].rpartition(":")[2]
+        for template in templates(cluster, namespace).values()
+        for container in template["spec"]["containers"]
+    }
+
+
+@pytest.mark.parametrize("flags", [(), ("--reuse-values",)])
+def test_upgrade_from_the_previous_version_keeps_all_there_is(
+    cluster: Kubernetes, helm: Helm, namespace: str, flags: tuple[str, ...]
+) -> None:
+    """Whether values are given anew or kept, without those that came since."""
+    values: Values = {"gateway": {"replicas": 2}}
+    helm.install("octavo", namespace, values, chart=PREVIOUS)
+    cluster.kubectl.apply(*examples(), namespace=namespace)
+    before, old = identities(cluster, namespace), images(cluster, namespace)
+    helm.install("octavo", namespace, {} if flags else values, *flags)
+    assert identities(cluster, namespace) == before
+    assert templates(cluster, namespace)
+    assert images(cluster, namespace).isdisjoint(old)
+    deployment = cluster.kubectl.get("deployment", "octavo-gateway", namespace=namespace)
+    assert deployment["spec"]["replicas"] == 2
+    helm.uninstall("octavo", namespace)
 
 
 def test_two_releases_live_and_die_apart(cluster: Kubernetes, helm: Helm, namespace: str) -> None:
@@ -200,9 +244,6 @@ def test_accounts_may_what_they_need_where_they_serve(
             assert not allowed(cluster, account, "default", "list", "pods")
         assert not allowed(cluster, gateway, served, "get", "secrets")
         assert not allowed(cluster, gateway, served, "patch", "deployments.apps")
-        examples: list[Any] = [
-            yaml.safe_load(p.read_text("utf-8")) for p in ROOT.glob("examples/*")
-        ]
-        cluster.kubectl.apply(*examples, namespace=served)
-        assert len(cluster.kubectl.list("ois", namespace=served)) == len(examples)
+        cluster.kubectl.apply(*examples(), namespace=served)
+        assert len(cluster.kubectl.list("ois", namespace=served)) == len(examples())
         helm.uninstall("rights", namespace)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 import yaml
+from tests.charts.rendering import CHART
 from tests.cluster.binaries import program
 from tests.cluster.builder import Builder
 from tests.cluster.kubectl import Object
@@ -22,7 +23,7 @@ from tests.faults.stream_client import Answer, ask
 
 RELEASE = "octavo"
 MODEL = "smollm2"
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 IMAGES = {
     f"octavo/{target}:{VERSION}": target
     for target in ("operator", "gateway", "valkey", "loader", "engine-smollm2")
@@ -86,10 +87,9 @@ class Platform:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def install(self, values: Object, *flags: str) -> None:
+    def install(self, values: Object, *flags: str, chart: Path = CHART) -> None:
         """Installs or upgrades the release and waits for its pods."""
-        chart = str(ROOT / "charts" / "octavo")
-        command = ("upgrade", "--install", RELEASE, chart, "--values", "-", *flags)
+        command = ("upgrade", "--install", RELEASE, str(chart), "--values", "-", *flags)
         self.helm(*command, "--wait", "--timeout", "4m", stdin=json.dumps(values))
 
     def uninstall(self, *others: str) -> list[str]:

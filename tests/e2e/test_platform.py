@@ -136,7 +136,7 @@ def test_a_stranger_reaches_neither_engine_nor_store(platform: Platform, service
         "spec": {
             "restartPolicy": "Never",
             "containers": [{
-                "name": "main", "image": "octavo/gateway:0.1.0", "imagePullPolicy": "Never",
+                "name": "main", "image": "octavo/gateway:0.2.0", "imagePullPolicy": "Never",
                 "command": ["python", "-c", PROBE, *targets],
             }],
         },

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.charts.rendering import PREVIOUS
 from tests.cluster.kubectl import Object
 from tests.e2e.conftest import RESTRICTED, SECRET, small
 from tests.e2e.load import Questions
-from tests.e2e.release import RIGHTS, VALUES, Platform
+from tests.e2e.release import RIGHTS, VALUES, VERSION, Platform
 from tests.e2e.service import Service
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
@@ -33,16 +34,21 @@ def test_an_upgrade_under_load_fails_nothing(
     assert service.names() == engines
 
 
+SECOND = VALUES | only() | {"crds": {"enabled": False}, "cleanup": {"enabled": True}}
+
+
 @pytest.fixture(scope="module")
 def second(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A release in another namespace, which serves that namespace only, and its service."""
+    """A release in another namespace, which serves that namespace only, and its service.
+
+    Installed by the previous version's chart: of that version there is a chart, and no image.
+    """
     with platform.node.namespace() as name:
         kubectl = platform.node.kubectl
         kubectl("label", "namespace", name, RESTRICTED)
         kubectl("create", "secret", "generic", SECRET, "--from-literal=token=one", namespace=name)
         release = Platform(platform.node, tmp_path_factory.mktemp("helm"), name)
-        own = {"crds": {"enabled": False}, "cleanup": {"enabled": True}}
-        release.install(VALUES | only() | own)
+        release.install(SECOND | {"image": {"tag": VERSION}}, chart=PREVIOUS)
         kubectl.apply(small("smollm2-cpu"), namespace=name, manager="user")
         made = Service(release, name)
         made.settled()
@@ -59,6 +65,14 @@ def test_two_releases_of_two_namespaces_serve_side_by_side(
     roles = "clusterroles,clusterrolebindings"
     selector = "app.kubernetes.io/instance=octavo"
     assert platform.node.kubectl.list(roles, selector=selector) == []
+
+
+def test_an_upgrade_from_the_previous_version_under_load_fails_nothing(second: Service) -> None:
+    engines, gateways = second.names(), second.platform.pods("gateway")
+    Questions(second.platform).during(lambda: second.platform.install(SECOND))
+    assert second.names() == engines
+    labels = second.platform.pods("gateway")[0]["metadata"]["labels"]
+    assert labels != gateways[0]["metadata"]["labels"]
 
 
 def test_uninstalled_they_leave_nothing_but_resources_unless_told_to_take_them(
