@@ -33,7 +33,7 @@ chat: setup  ## talk to what `make serve` serves
 	@$(BIN)/octavo chat $(ARGS)
 
 test: setup  ## run all tests (ARGS="tests/cli -k chat": some)
-	@$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest --numprocesses $(WORKERS) --no-loadscope-reorder $(ARGS)
 
 faults: setup  ## break processes for minutes (OCTAVO_FAULT_RUNS=20 OCTAVO_FAULT_SOAK_S=1800: longer)
 	@$(BIN)/pytest -m faults tests/faults tests/operator $(ARGS)

@@ -14,6 +14,8 @@ from tests.cluster.fixture import (  # noqa: F401  (fixtures, and the hook that 
     node,
     pytest_collection_finish,
 )
+from tests.parallel import FilesAndClusters
+from xdist.scheduler import LoadScopeScheduling
 
 # The reference implementations wait as the engine does: see docs/performance.md.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
@@ -23,19 +25,13 @@ PICKLE_ALLOWED: dict[str, str] = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several processes, one has all tests of a cluster, or all of a file; the node is first.
-
-    The node's tests take longest, and mostly wait.
-    """
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        shared = "node" if _on_node(item) else "cluster" if "cluster" in fixtures else ""
-        item.add_marker(pytest.mark.xdist_group(shared or item.location[0]))
-    items.sort(key=lambda item: not _on_node(item))
+    """The node's tests come first: they take longest, and mostly wait."""
+    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
 
 
-def _on_node(item: pytest.Item) -> bool:
-    return item.get_closest_marker("e2e") is not None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """Of several processes, one has all tests of a cluster, or all of a file."""
+    return FilesAndClusters(config, log)
 
 
 def _caller_modules() -> set[str]:

@@ -1,0 +1,32 @@
+"""Which tests one of several processes runs together."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling
+
+ROOT = Path(__file__).resolve().parents[1]
+_NODE = "pytest.mark.e2e"
+_CLUSTER = re.compile(r"\b\w+: (Kubernetes|ControlPlane)\b")
+
+
+class FilesAndClusters(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Keeps a file together, and all files that use one of the session's clusters.
+
+    xdist's own groups do nothing with pytest 9.2, which made the ids of tests read-only.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope(nodeid.partition("::")[0])
+
+
+@functools.cache
+def scope(file: str) -> str:
+    """Returns what a file's tests belong to, by its text: a wrong guess costs a second cluster."""
+    text = (ROOT / file).read_text("utf-8")
+    if _NODE in text:
+        return "node"
+    return "cluster" if _CLUSTER.search(text) else file
