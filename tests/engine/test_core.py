@@ -86,6 +86,31 @@ def test_cached_tokens_are_whole_blocks_before_the_last_token() -> None:
         assert cached == [0, (length - 1) // 16 * 16, (length - 1) // 16 * 16]
 
 
+def test_written_tokens_are_those_of_full_blocks_that_were_not_cached() -> None:
+    for length in (15, 16, 17, 40):
+        engine = Engine(max_batched_tokens=16)
+        full, cached = length // 16 * 16, (length - 1) // 16 * 16
+        for written in (full, full - cached):
+            ticket = engine.submit(generate(prompt_of(length), seed=1, max_tokens=40))
+            engine.run()
+            assert engine.last(ticket).usage.cache_write_tokens == written
+    engine = Engine(prefix_caching=False)
+    ticket = engine.submit(generate(prompt_of(40), max_tokens=1))
+    engine.run()
+    assert engine.last(ticket).usage.cache_write_tokens == 0
+
+
+def test_written_tokens_are_counted_once_however_often_they_are_computed() -> None:
+    engine = Engine(num_blocks=10)
+    tickets = [
+        engine.submit(generate(prompt_of(40, i), seed=i, max_tokens=60, request_id=str(i)))
+        for i in range(4)
+    ]
+    engine.run()
+    assert sum(engine.last(t).usage.preemptions for t in tickets) > 0
+    assert [engine.last(t).usage.cache_write_tokens for t in tickets] == [32] * 4
+
+
 def test_salted_requests_do_not_share_the_cache() -> None:
     engine = Engine()
     for salt, cached in (("", 0), ("a", 0), ("a", 48), ("b", 0), ("", 48)):

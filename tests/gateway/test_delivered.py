@@ -46,12 +46,15 @@ def test_usage_counts_the_answer_and_not_the_attempt() -> None:
     delivered = Delivered(2)
     delivered.take(delta(0, token_ids=[1], cached_tokens=16))
     delivered.take(delta(1, token_ids=[1, 2], finish_reason=common_pb2.FINISH_REASON_LENGTH))
-    usage = engine_pb2.Usage(output_tokens=1, cached_tokens=96)
+    usage = engine_pb2.Usage(
+        prompt_tokens=120, output_tokens=1, cached_tokens=0, cache_write_tokens=112
+    )
     assert delivered.take(delta(0, token_ids=[3], cached_tokens=96)).cached_tokens == 16
     last = delivered.take(
         delta(0, token_ids=[4], finish_reason=common_pb2.FINISH_REASON_STOP, usage=usage)
     )
     assert (last.usage.output_tokens, last.usage.cached_tokens) == (5, 16)
+    assert last.usage.cache_write_tokens == 104, "no token is both cached and written"
     assert delivered.complete
     assert delivered.finish_reasons == [
         common_pb2.FINISH_REASON_STOP,

@@ -87,6 +87,9 @@ class Delivered:
             delta.usage.inexact = self.inexact
             if self._cached_tokens is not None:
                 delta.usage.cached_tokens = self._cached_tokens
+                # What another engine found cached, this one may have had to compute.
+                most = delta.usage.prompt_tokens - self._cached_tokens
+                delta.usage.cache_write_tokens = min(delta.usage.cache_write_tokens, max(most, 0))
         return delta
 
     def continued(self, request: engine_pb2.GenerateRequest) -> None:
