@@ -30,7 +30,7 @@ def request(**fields: object) -> Request:
     [("END", "stop_string"), (0, "stop_token_id"), (None, None)],
     ids=["string", "token zero", "eos"],
 )
-def test_stop_reasons_keep_their_kind(reason: str | int | None, field: str | None) -> None:
+def test_55_stop_reasons_keep_their_kind(reason: str | int | None, field: str | None) -> None:
     delta = deltas.new(generate([1], attempt=2), 1, position=4)
     deltas.finish(delta, request(finish_reason=FinishReason.STOP, stop_reason=reason))
     assert delta.finish_reason == common_pb2.FINISH_REASON_STOP
@@ -38,7 +38,7 @@ def test_stop_reasons_keep_their_kind(reason: str | int | None, field: str | Non
     assert (delta.attempt, delta.choice, delta.position) == (2, 1, 4)
 
 
-def test_usage_sums_choices_and_counts_the_prompt_once() -> None:
+def test_60_usage_sums_choices_and_counts_the_prompt_once() -> None:
     first = request(
         output_ids=[1, 2],
         num_cached=2,

@@ -121,7 +121,7 @@ def test_a_cancelled_call_frees_its_blocks() -> None:
     run(check, Engine(num_blocks=64))
 
 
-def test_sessions_of_two_gateways_do_not_meet() -> None:
+def test_63_sessions_of_two_gateways_do_not_meet() -> None:
     async def check(serving: Served) -> None:
         async def one(seed: int) -> list[int]:
             call = serving.stub.Session()
