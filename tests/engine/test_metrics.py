@@ -15,6 +15,8 @@ from octavo.engine.request import FinishReason
     [
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
+        "vllm:num_requests_waiting_by_reason",
+        "vllm:admission_rejections_total",
         "vllm:kv_cache_usage_perc",
         "vllm:gpu_cache_usage_perc",
         "vllm:gpu_prefix_cache_hit_rate",

@@ -163,3 +163,16 @@ def test_a_pin_expires_though_nothing_runs() -> None:
     driven.stepper.turn()
     assert driven.orders.pins.num_blocks == 0
     driven.engine.assert_idle()
+
+
+def test_66_requests_refused_by_a_full_queue_are_counted() -> None:
+    driven = Driven()
+    for i in range(1002):
+        driven.stepper.put(Submit(proto=generate([1], request_id=str(i)), sink=None))
+    driven.stepper.put(Submit(proto=generate([], request_id="empty"), sink=None))
+    driven.stepper.turn()
+    labels = {"model_name": "fake"}
+    sample = driven.engine.core.metrics.registry.get_sample_value
+    assert sample("vllm:admission_rejections_total", labels) == 2
+    waiting = sample("vllm:num_requests_waiting_by_reason", {**labels, "reason": "capacity"})
+    assert waiting == sample("vllm:num_requests_waiting", labels)

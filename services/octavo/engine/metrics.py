@@ -48,6 +48,9 @@ class EngineMetrics:
         )
         self.preemptions = self._counter("vllm:num_preemptions", "Requests that lost their blocks.")
         self.steps_failed = self._counter("octavo:steps_failed", "Steps that raised.")
+        self.rejections = self._counter(
+            "vllm:admission_rejections", "Requests refused because the queue was full."
+        )
         self.slow_consumers = self._counter(
             "octavo:slow_consumers", "Sessions ended because the gateway did not read."
         )
@@ -88,6 +91,12 @@ class EngineMetrics:
         self.step_time = self._histogram("octavo:step_seconds", "Time of a step.", _LATENCY)
         self.running = self._gauge("vllm:num_requests_running", "Choices that hold blocks.")
         self.waiting = self._gauge("vllm:num_requests_waiting", "Requests in the queue.")
+        self._waiting_for_room = Gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Requests in the queue, by what they wait for.",
+            ["model_name", "reason"],
+            registry=registry,
+        ).labels(model_name, "capacity")
         self._usage = [
             self._gauge(name, "Share of the KV blocks in use by requests or pinned.")
             for name in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
@@ -147,6 +156,7 @@ class EngineMetrics:
         """Sets the gauges of the queue; `preemptions` counts from the start."""
         self.running.set(running)
         self.waiting.set(waiting)
+        self._waiting_for_room.set(waiting)
         self.preemptions.inc(preemptions - self._preemptions)
         self._preemptions = preemptions
 

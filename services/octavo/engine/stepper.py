@@ -16,7 +16,7 @@ from octavo.engine.pins import Pins
 from octavo.runtime.failpoint import failpoint
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BlockHash
-from octavo.v1.errors import DRAINING, INVALID_VALUE, OctavoError
+from octavo.v1.errors import DRAINING, INVALID_VALUE, QUEUE_FULL, OctavoError
 
 HEARTBEAT_S = 0.5
 """A bundle goes out at least this often, so that a silent engine is a stuck engine."""
@@ -178,6 +178,8 @@ class Stepper:
                     self._admit(sink, proto)
                     ticket = self.core.submit(proto, sink)
                 except OctavoError as error:
+                    if error.kind is QUEUE_FULL:
+                        self.core.metrics.rejections.inc()
                     bundle.refused.append((sink, proto, error))
                 else:
                     self._tickets[sink, proto.request_id, proto.attempt] = ticket
