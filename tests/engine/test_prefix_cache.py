@@ -348,7 +348,7 @@ def test_a_held_block_is_not_evicted_and_let_go_as_often_as_held() -> None:
 
 
 def test_20_reset_gives_up_held_blocks_unless_a_request_has_some() -> None:
-    cache, prompt = Cache(), prompt_of(17)
+    cache, prompt = Cache(), prompt_of(16)
     request = make_request(1, prompt)
     cache.compute(request)
     assert cache.hold(request.block_hashes[0]) is not None

@@ -189,8 +189,9 @@ def test_65_it_answers_while_loading(engine: EngineProcess) -> None:
     [
         (["--model", "smolm2"], "OCT-1202", 3),
         (["--kv-bytes", "1000000000000000"], "OCT-1204", 4),
+        (["--pin-prefix", "/nowhere/pins.jsonl"], "OCT-1205", 2),
     ],
-    ids=["no such model", "does not fit"],
+    ids=["no such model", "does not fit", "no such file of prefixes"],
 )
 def test_a_start_that_fails_says_why_and_exits(
     folder: Path, flags: list[str], code: str, status: int
