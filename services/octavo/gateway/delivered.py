@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octavo.v1 import engine_pb2
+from octavo.v1.block_hash import BLOCK_TOKENS
 
 
 @dataclass(slots=True)
@@ -86,10 +87,11 @@ class Delivered:
             delta.usage.output_tokens = self.num_tokens
             delta.usage.inexact = self.inexact
             if self._cached_tokens is not None:
+                # Found or written, the prompt's full blocks are the same on every engine.
+                full = delta.usage.cached_tokens + delta.usage.cache_write_tokens
+                full -= full % BLOCK_TOKENS
+                delta.usage.cache_write_tokens = max(full - self._cached_tokens, 0)
                 delta.usage.cached_tokens = self._cached_tokens
-                # What another engine found cached, this one may have had to compute.
-                most = delta.usage.prompt_tokens - self._cached_tokens
-                delta.usage.cache_write_tokens = min(delta.usage.cache_write_tokens, max(most, 0))
         return delta
 
     def continued(self, request: engine_pb2.GenerateRequest) -> None:
