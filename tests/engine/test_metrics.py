@@ -26,6 +26,7 @@ from octavo.engine.request import FinishReason
         "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total",
         "vllm:prompt_tokens_cached_total",
+        "vllm:prompt_tokens_by_source_total",
         "vllm:request_success_total",
         "vllm:time_to_first_token_seconds_bucket",
         "vllm:inter_token_latency_seconds_bucket",
@@ -78,3 +79,8 @@ def test_tokens_and_reasons_are_counted_where_they_happen() -> None:
     assert sample("vllm:generation_tokens_total", labels) == 5
     assert sample("vllm:inter_token_latency_seconds_count", labels) == 4
     assert sample("vllm:request_success_total", {**labels, "finished_reason": "length"}) == 1
+    engine.submit(generate([1] * 20, max_tokens=1))
+    engine.run()
+    for source, count in (("local_compute", 24), ("local_cache_hit", 16)):
+        found = sample("vllm:prompt_tokens_by_source_total", {**labels, "source": source})
+        assert found == count

@@ -38,6 +38,14 @@ class EngineMetrics:
         self.cached_tokens = self._counter(
             "vllm:prompt_tokens_cached", "Prompt tokens skipped thanks to the prefix cache."
         )
+        by_source = Counter(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens of requests begun, by where they came from.",
+            ["model_name", "source"],
+            registry=registry,
+        )
+        self._computed_here = by_source.labels(model_name, "local_compute")
+        self._found_here = by_source.labels(model_name, "local_cache_hit")
         self.written_tokens = self._counter(
             "octavo:prompt_tokens_written", "Prompt tokens computed and left in the prefix cache."
         )
@@ -133,6 +141,8 @@ class EngineMetrics:
         self.prefill_time.observe(now - begun)
         self.prompt_tokens.inc(len(request.prompt_ids))
         self.cached_tokens.inc(request.num_cached)
+        self._found_here.inc(request.num_cached)
+        self._computed_here.inc(len(request.prompt_ids) - request.num_cached)
         self.prompt_length.observe(len(request.prompt_ids))
 
     def observe_gap(self, seconds: float) -> None:
