@@ -180,17 +180,19 @@ ENGINES = Dashboard(
             (
                 Panel(
                     title="Blocks in use",
-                    about="Share of the KV blocks that requests hold. Cached blocks that nobody "
-                    "holds do not count.",
+                    about="Share of the KV blocks that requests or pins hold. Cached blocks that "
+                    "nobody holds do not count.",
                     unit="percentunit",
                     lines=((f"max by (pod) (vllm:kv_cache_usage_perc{{{ENGINE}}})", "{{pod}}"),),
                 ),
                 Panel(
-                    title="Free blocks",
-                    about="Blocks that hold nothing, and those that hold a prefix nobody uses now.",
+                    title="Free and pinned blocks",
+                    about="Blocks that hold nothing, those that hold a prefix nobody uses now, and "
+                    "those that are never evicted.",
                     lines=(
                         (total("octavo:kv_blocks_free", ENGINE, "pod"), "{{pod}} empty"),
                         (total("octavo:kv_blocks_cached_free", ENGINE, "pod"), "{{pod}} cached"),
+                        (total("octavo:kv_blocks_pinned", ENGINE, "pod"), "{{pod}} pinned"),
                     ),
                 ),
                 Panel(

@@ -18,7 +18,7 @@ def take(blocks: BlockManager, count: int) -> list[BlockId]:
     return [blocks.take() for _ in range(count)]
 
 
-def test_null_block_is_never_taken(blocks: BlockManager) -> None:
+def test_11_null_block_is_never_taken(blocks: BlockManager) -> None:
     """Semantics 11."""
     assert blocks.num_allocatable == blocks.num_available == 5
     assert sorted(take(blocks, 5)) == [1, 2, 3, 4, 5]
@@ -39,7 +39,9 @@ def test_tokens_are_rounded_up_to_blocks(
     assert blocks.blocks_for(num_tokens) == expected
 
 
-def test_sharing_a_free_block_takes_it_out_of_the_middle_of_the_queue(blocks: BlockManager) -> None:
+def test_12_sharing_a_free_block_takes_it_out_of_the_middle_of_the_queue(
+    blocks: BlockManager,
+) -> None:
     """Semantics 12."""
     blocks.share(BlockId(3))
     assert blocks.free_queue() == [1, 2, 4, 5]
@@ -52,7 +54,7 @@ def test_sharing_a_free_block_takes_it_out_of_the_middle_of_the_queue(blocks: Bl
     blocks.check_integrity()
 
 
-def test_worthless_blocks_are_reused_first_and_kept_ones_last(blocks: BlockManager) -> None:
+def test_14_worthless_blocks_are_reused_first_and_kept_ones_last(blocks: BlockManager) -> None:
     """Semantics 14: without content to the front, last in first out; with content to the back."""
     taken = take(blocks, 4)
     blocks.keep(taken[0])
@@ -143,7 +145,7 @@ def use_the_null_block(blocks: BlockManager) -> None:
         use_the_null_block,
     ],
 )
-def test_check_integrity_notices(
+def test_17_check_integrity_notices(
     blocks: BlockManager, damage: Callable[[BlockManager], None]
 ) -> None:
     """Semantics 17."""

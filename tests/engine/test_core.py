@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,7 +72,7 @@ def test_choices_share_the_prompt_and_use_consecutive_seeds(caching: bool) -> No
     engine.assert_idle()
 
 
-def test_cached_tokens_are_whole_blocks_before_the_last_token() -> None:
+def test_07_cached_tokens_are_whole_blocks_before_the_last_token() -> None:
     """Case 36 and semantics 7: floor((len - 1) / B) * B, each prompt sent three times."""
     for length in (15, 16, 17, 31, 32, 33):
         engine = Engine()
@@ -86,7 +88,32 @@ def test_cached_tokens_are_whole_blocks_before_the_last_token() -> None:
         assert cached == [0, (length - 1) // 16 * 16, (length - 1) // 16 * 16]
 
 
-def test_salted_requests_do_not_share_the_cache() -> None:
+def test_written_tokens_are_those_of_full_blocks_that_were_not_cached() -> None:
+    for length in (15, 16, 17, 40):
+        engine = Engine(max_batched_tokens=16)
+        full, cached = length // 16 * 16, (length - 1) // 16 * 16
+        for written in (full, full - cached):
+            ticket = engine.submit(generate(prompt_of(length), seed=1, max_tokens=40))
+            engine.run()
+            assert engine.last(ticket).usage.cache_write_tokens == written
+    engine = Engine(prefix_caching=False)
+    ticket = engine.submit(generate(prompt_of(40), max_tokens=1))
+    engine.run()
+    assert engine.last(ticket).usage.cache_write_tokens == 0
+
+
+def test_written_tokens_are_counted_once_however_often_they_are_computed() -> None:
+    engine = Engine(num_blocks=10)
+    tickets = [
+        engine.submit(generate(prompt_of(40, i), seed=i, max_tokens=60, request_id=str(i)))
+        for i in range(4)
+    ]
+    engine.run()
+    assert sum(engine.last(t).usage.preemptions for t in tickets) > 0
+    assert [engine.last(t).usage.cache_write_tokens for t in tickets] == [32] * 4
+
+
+def test_03_salted_requests_do_not_share_the_cache() -> None:
     engine = Engine()
     for salt, cached in (("", 0), ("a", 0), ("a", 48), ("b", 0), ("", 48)):
         ticket = engine.submit(generate(prompt_of(50), cache_salt=salt, max_tokens=1))
@@ -102,7 +129,7 @@ def scripted(*tokens: int) -> FakeRunner:
 PROMPT = prompt_of(4)
 
 
-def test_end_of_sequence_as_the_last_allowed_token_is_a_stop() -> None:
+def test_45_end_of_sequence_as_the_last_allowed_token_is_a_stop() -> None:
     """Semantics 45: EOS wins over length; it is counted but not shown (54)."""
     engine = Engine(runner=scripted(65, 66, EOS))
     ticket = engine.submit(generate(PROMPT, max_tokens=3))
@@ -122,7 +149,7 @@ def test_ignore_eos_runs_to_the_length() -> None:
     assert engine.ids(ticket) == [65, EOS, 66]
 
 
-def test_stop_token_is_reported_and_hidden_unless_asked_for() -> None:
+def test_54_stop_token_is_reported_and_hidden_unless_asked_for() -> None:
     for include, text in ((False, "A"), (True, "AB")):
         engine = Engine(runner=scripted(65, 66, 67))
         ticket = engine.submit(_with_stop_id(66, include))
@@ -140,7 +167,7 @@ def _with_stop_id(token: int, include: bool) -> engine_pb2.GenerateRequest:
     return proto
 
 
-def test_stop_string_is_never_sent_and_ends_the_choice() -> None:
+def test_56_stop_string_is_never_sent_and_ends_the_choice() -> None:
     engine = Engine(runner=scripted(*b"hello END more"))
     ticket = engine.submit(generate(PROMPT, max_tokens=14, strings=["END", "never"]))
     engine.run()
@@ -151,12 +178,89 @@ def test_stop_string_is_never_sent_and_ends_the_choice() -> None:
     engine.assert_idle()
 
 
-def test_stop_strings_wait_for_min_tokens() -> None:
+def test_44_stop_strings_wait_for_min_tokens() -> None:
     engine = Engine(runner=scripted(*b"ENDxEND"))
     ticket = engine.submit(generate(PROMPT, max_tokens=7, min_tokens=5, strings=["END"]))
     engine.run()
     assert engine.text(ticket) == "ENDx"
     assert engine.last(ticket).stop_string == "END"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fields", "reason", "stop"),
+    [
+        ([65, EOS], {"token_ids_of_stop": [EOS]}, STOP, None),
+        ([65, 66], {"token_ids_of_stop": [66]}, STOP, 66),
+        ([65, 66], {"token_ids_of_stop": [66], "strings": ["B"]}, STOP, 66),
+        ([65, 66], {"strings": ["AB"]}, STOP, "AB"),
+        ([65, 66], {}, LENGTH, None),
+    ],
+    ids=["end of sequence first", "then stop ids", "before strings", "then strings", "then length"],
+)
+def test_45_what_the_last_allowed_token_means_has_an_order(
+    tokens: list[int], fields: dict[str, Any], reason: int, stop: int | str | None
+) -> None:
+    proto = generate(PROMPT, max_tokens=2, strings=fields.get("strings", []))
+    proto.stop.token_ids.extend(fields.get("token_ids_of_stop", []))
+    engine = Engine(runner=scripted(*tokens))
+    ticket = engine.submit(proto)
+    engine.run()
+    last = engine.last(ticket)
+    kind = last.WhichOneof("stop_reason")
+    assert (last.finish_reason, getattr(last, kind) if kind else None) == (reason, stop)
+
+
+def test_46_the_second_choice_is_the_first_of_the_next_seed() -> None:
+    engine = Engine()
+    both = engine.submit(generate(PROMPT, n=2, seed=7, max_tokens=12, request_id="both"))
+    next_seed = engine.submit(generate(PROMPT, seed=8, max_tokens=12, request_id="next"))
+    engine.run()
+    assert engine.ids(both, 1) == engine.ids(next_seed)
+
+
+def test_52_ids_logprobs_and_usage_end_with_the_token_that_completes_the_stop() -> None:
+    engine = Engine(runner=scripted(*b"hello END more"))
+    ticket = engine.submit(generate(PROMPT, max_tokens=14, logprobs=0, strings=["END"]))
+    engine.run()
+    count = len(b"hello END")
+    assert len(engine.ids(ticket)) == count
+    assert sum(len(d.logprobs) for d in engine.deltas[ticket]) == count
+    assert engine.last(ticket).usage.output_tokens == count
+
+
+def test_58_a_token_without_text_has_its_logprob_entry() -> None:
+    engine = Engine(runner=scripted(65, EOS, 66, EOS))
+    proto = generate(PROMPT, max_tokens=4, logprobs=0, ignore_eos=True)
+    ticket = engine.submit(proto)
+    engine.run()
+    assert engine.text(ticket) == "AB"
+    told = [p.candidates[0].token_id for d in engine.deltas[ticket] for p in d.logprobs]
+    assert told == engine.ids(ticket) == [65, EOS, 66, EOS]
+
+
+def test_60_usage_counts_the_prompt_once_and_every_choice_with_its_stop_token() -> None:
+    engine = Engine(runner=FakeRunner(token=lambda ids, seed: EOS if len(ids) - 4 == seed else 65))
+    ticket = engine.submit(generate(PROMPT, n=3, seed=1, max_tokens=9))
+    engine.run()
+    (usage,) = [d.usage for d in engine.deltas[ticket] if d.HasField("usage")]
+    assert [len(engine.ids(ticket, i)) for i in range(3)] == [2, 3, 4]
+    assert (usage.prompt_tokens, usage.output_tokens) == (4, 9)
+
+
+def test_61_an_abort_touches_no_neighbour() -> None:
+    engine = Engine(num_blocks=12)
+    prompt = prompt_of(40)
+    asked = [
+        engine.submit(generate(prompt, seed=i, max_tokens=30, request_id=str(i))) for i in range(3)
+    ]
+    for _ in range(5):
+        engine.step()
+    engine.core.abort(asked[1])
+    engine.scheduler.check_integrity()
+    engine.run()
+    for i in (0, 2):
+        assert engine.ids(asked[i]) == expected_output(prompt, i, 30)
+    engine.assert_idle()
 
 
 def test_a_step_that_raises_fails_only_the_request_that_raises_alone() -> None:
@@ -226,7 +330,7 @@ def test_every_running_choice_gets_its_token_however_small_the_step() -> None:
     engine.core.abort(ticket)
 
 
-def test_abort_frees_blocks_at_once_and_leaves_full_blocks_hittable() -> None:
+def test_61_abort_frees_blocks_at_once_and_leaves_full_blocks_hittable() -> None:
     """Semantics 61."""
     engine = Engine()
     ticket = engine.submit(generate(prompt_of(40), max_tokens=100, ignore_eos=True))
@@ -253,7 +357,7 @@ def test_abort_of_a_waiting_request_with_choices_leaves_nothing() -> None:
     engine.assert_idle()
 
 
-def test_echo_without_generation_returns_prompt_logprobs_only() -> None:
+def test_64_echo_without_generation_returns_prompt_logprobs_only() -> None:
     """Semantics 59 and 64: complete under chunking, and the cache changes nothing."""
     engine = Engine()
     counts = []
@@ -280,7 +384,7 @@ def test_a_prompt_of_one_token_has_one_entry_that_is_null(score_only: bool) -> N
     assert [len(e.candidates) for e in entries] == [0]
 
 
-def test_prompt_logprobs_are_sent_once_even_when_preempted() -> None:
+def test_59_prompt_logprobs_are_sent_once_even_when_preempted() -> None:
     engine = Engine(num_blocks=8)
     tickets = [
         engine.submit(
@@ -393,7 +497,9 @@ def test_unknown_model_is_refused_with_the_served_names() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_whatever_is_asked_every_request_ends_and_nothing_stays_in_use(data: st.DataObject) -> None:
+def test_17_whatever_is_asked_every_request_ends_and_nothing_stays_in_use(
+    data: st.DataObject,
+) -> None:
     """Random loads with aborts, failing steps and tiny pools: tokens are those of a lone run."""
     draw = data.draw
     fails = draw(st.lists(st.integers(0, 60), max_size=4))

@@ -30,7 +30,7 @@ def request(**fields: object) -> Request:
     [("END", "stop_string"), (0, "stop_token_id"), (None, None)],
     ids=["string", "token zero", "eos"],
 )
-def test_stop_reasons_keep_their_kind(reason: str | int | None, field: str | None) -> None:
+def test_55_stop_reasons_keep_their_kind(reason: str | int | None, field: str | None) -> None:
     delta = deltas.new(generate([1], attempt=2), 1, position=4)
     deltas.finish(delta, request(finish_reason=FinishReason.STOP, stop_reason=reason))
     assert delta.finish_reason == common_pb2.FINISH_REASON_STOP
@@ -38,12 +38,18 @@ def test_stop_reasons_keep_their_kind(reason: str | int | None, field: str | Non
     assert (delta.attempt, delta.choice, delta.position) == (2, 1, 4)
 
 
-def test_usage_sums_choices_and_counts_the_prompt_once() -> None:
+def test_60_usage_sums_choices_and_counts_the_prompt_once() -> None:
     first = request(
-        output_ids=[1, 2], num_cached=2, first_scheduled=10.5, first_token=11.0, num_preemptions=1
+        output_ids=[1, 2],
+        num_cached=2,
+        num_written=1,
+        first_scheduled=10.5,
+        first_token=11.0,
+        num_preemptions=1,
     )
     usage = deltas.usage([first, request(output_ids=[1, 2, 3])], last_token=12.0)
-    assert (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens) == (3, 5, 2)
+    assert (usage.prompt_tokens, usage.output_tokens) == (3, 5)
+    assert (usage.cached_tokens, usage.cache_write_tokens) == (2, 1)
     assert (usage.queue_ms, usage.prefill_ms, usage.decode_ms) == (500, 500, 1000)
     assert usage.preemptions == 1
 

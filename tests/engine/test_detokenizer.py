@@ -117,7 +117,7 @@ def expected(ids: Sequence[int], stop: StopParams) -> tuple[str, str | None]:
 
 
 @pytest.mark.parametrize("text", HARD_TEXTS)
-def test_pieces_join_to_the_full_text_without_replacement_characters(text: str) -> None:
+def test_50_pieces_join_to_the_full_text_without_replacement_characters(text: str) -> None:
     ids = ids_of(text)
     for tokens in (ids, [byte_ids()[b] for b in text.encode() if b in byte_ids()]):
         parts = list(pieces(start(), tokens))
@@ -130,7 +130,7 @@ def test_a_character_comes_whole_and_with_its_last_byte() -> None:
     assert list(pieces(start(), byte_tokens)) == ["a", "", "", "家", "", "", "", "👋", ""]
 
 
-def test_a_prompt_that_ends_inside_a_character_is_completed() -> None:
+def test_50_a_prompt_that_ends_inside_a_character_is_completed() -> None:
     head, *tail = (byte_ids()[b] for b in "家".encode())
     assert "".join(pieces(start(prompt=[*PROMPT, head]), [*tail, *ids_of(" x")])) == "家 x"
 
@@ -141,7 +141,7 @@ def test_a_replacement_character_at_the_prompts_end_is_not_repeated() -> None:
         assert "".join(pieces(start(prompt=prompt), ids_of(text))) == text
 
 
-def test_leading_space_is_kept() -> None:
+def test_50_leading_space_is_kept() -> None:
     assert start().push(ids_of(" there")[0]) == " there"
 
 
@@ -153,7 +153,7 @@ def test_an_incomplete_character_at_the_end_is_shown_once() -> None:
     assert detokenizer.flush() == ""
 
 
-def test_invalid_bytes_are_released_and_memory_stays_bounded() -> None:
+def test_50_invalid_bytes_are_released_and_memory_stays_bounded() -> None:
     detokenizer = start()
     invalid = byte_ids()[0x80]
     parts = [detokenizer.push(invalid) for _ in range(500)]
@@ -179,7 +179,7 @@ def test_special_tokens_are_text_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("odd", [-1, 49152, 10**6, 2**32 - 1, 2**32, 5279552648203111001])
-def test_odd_ids_have_no_text_and_do_no_harm(odd: int) -> None:
+def test_50_odd_ids_have_no_text_and_do_no_harm(odd: int) -> None:
     first, second = ids_of("up down")
     assert "".join(pieces(start(), [odd, first, odd, odd, second, odd])) == "up down"
 
@@ -229,7 +229,7 @@ def test_a_space_after_a_hidden_prompt_end_is_kept() -> None:
     assert detokenizer.push(hello) == " Hello"
 
 
-def test_a_decoder_that_changes_its_mind_does_not_stop_the_text() -> None:
+def test_50_a_decoder_that_changes_its_mind_does_not_stop_the_text() -> None:
     tokenizer = with_byte_fallback()
     hello = id_of(tokenizer, "▁Hello")
     detokenizer = Detokenizer(tokenizer, [hello], stop_at())
@@ -242,20 +242,27 @@ def test_a_decoder_that_changes_its_mind_does_not_stop_the_text() -> None:
 # --- stop strings
 
 
-def test_nothing_of_a_stop_string_is_sent() -> None:
+def test_53_nothing_of_a_stop_string_is_sent() -> None:
     detokenizer = start(stop_at("DEFGHIJ"), ids_of("Here is the English alphabet: ABC"))
     parts = list(pieces(detokenizer, [t for c in "DEFGHIJKL" for t in ids_of(c)]))
     assert "".join(parts) == ""
     assert detokenizer.matched == "DEFGHIJ"
 
 
-def test_only_what_could_become_a_stop_is_held() -> None:
+def test_53_only_what_could_become_a_stop_is_held() -> None:
     detokenizer = start(stop_at("</stop>"))
     sent = [detokenizer.push(t) for c in "ab</sto b" for t in ids_of(c)]
     assert sent == ["a", "b", "", "", "", "", "", "</sto ", "b"]
 
 
-def test_held_text_is_sent_in_the_end() -> None:
+@pytest.mark.parametrize("stop", ["</thanks>", "<think>", "unrelated"])
+def test_53_a_tag_comes_whole_beside_a_stop_that_begins_like_it(stop: str) -> None:
+    text = "Let me see.</think>Paris."
+    for ids in (ids_of(text), [t for c in text for t in ids_of(c)]):
+        assert "".join(pieces(start(stop_at(stop)), ids)) == text
+
+
+def test_53_held_text_is_sent_in_the_end() -> None:
     detokenizer = start(stop_at("abcdef"))
     assert [detokenizer.push(t) for c in "xabc" for t in ids_of(c)] == ["x", "", "", ""]
     assert detokenizer.flush() == "abc"
@@ -272,7 +279,7 @@ def test_held_text_is_sent_in_the_end() -> None:
     ],
     ids=["earliest end", "tie by order", "tie by order, longer first", "inside a longer one"],
 )
-def test_the_stop_that_completes_first_wins(
+def test_51_the_stop_that_completes_first_wins(
     stops: tuple[str, ...], matched: str, text: str
 ) -> None:
     for ids in (ids_of("abcd"), [t for c in "abcd" for t in ids_of(c)]):
@@ -281,19 +288,19 @@ def test_the_stop_that_completes_first_wins(
         assert detokenizer.matched == matched
 
 
-def test_an_included_stop_ends_the_text() -> None:
+def test_52_an_included_stop_ends_the_text() -> None:
     detokenizer = start(stop_at("lo", include=True))
     assert "".join(pieces(detokenizer, ids_of("Hello world"))) == "Hello"
 
 
-def test_after_a_match_nothing_comes() -> None:
+def test_52_after_a_match_nothing_comes() -> None:
     detokenizer = start(stop_at("b"))
     text = "".join(detokenizer.push(t) for c in "abcb" for t in ids_of(c))
     assert text + detokenizer.flush() == "a"
     assert detokenizer.chars_released == 1
 
 
-def test_stops_are_not_tested_before_min_tokens() -> None:
+def test_44_stops_are_not_tested_before_min_tokens() -> None:
     ids = [t for c in "xxaxxb" for t in ids_of(c)]
     detokenizer = start(stop_at("xx", min_tokens=2))
     assert "".join(pieces(detokenizer, ids)) == "xxa"
@@ -344,7 +351,7 @@ def token_runs(draw: st.DrawFn) -> list[int]:
     include=st.booleans(),
     min_tokens=st.sampled_from([0, 0, 0, 1, 3, 100]),
 )
-def test_streaming_equals_the_definition(
+def test_53_streaming_equals_the_definition(
     ids: list[int], stops: list[str], include: bool, min_tokens: int
 ) -> None:
     ids = [token for token in ids if 0 <= token < 49152]

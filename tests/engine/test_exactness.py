@@ -73,19 +73,19 @@ def test_this_machine_is_exact() -> None:
     assert runner().check_exact()
 
 
-def test_in_a_batch_of_sixteen(kind: str) -> None:
+def test_48_in_a_batch_of_sixteen(kind: str) -> None:
     others = [ask(prompt(5 + 11 * i, i), str(i), "seeded") for i in range(15)]
     answers = run(new_core(), [*others[:8], ask(PROBE, "probe", kind), *others[8:]])
     assert answers["probe"] == alone(kind)
 
 
 @pytest.mark.parametrize("chunk", [7, 64, 512])
-def test_in_chunks(kind: str, chunk: int) -> None:
+def test_48_in_chunks(kind: str, chunk: int) -> None:
     core = new_core(max_batched_tokens=chunk, long_prefill_tokens=chunk)
     assert run(core, [ask(PROBE, "probe", kind)])["probe"] == alone(kind)
 
 
-def test_with_a_warm_cache(kind: str) -> None:
+def test_48_with_a_warm_cache(kind: str) -> None:
     core = new_core()
     run(core, [ask(prompt(100, 7), "first", "greedy")])
     hits = core.scheduler.cache.hits
@@ -98,7 +98,7 @@ def test_without_a_cache(kind: str) -> None:
     assert run(core, [ask(PROBE, "probe", kind)])["probe"] == alone(kind)
 
 
-def test_after_a_preemption(kind: str) -> None:
+def test_48_after_a_preemption(kind: str) -> None:
     # The probe needs 12 blocks; an important latecomer needs all but a few of the pool.
     core = new_core(num_blocks=16)
     core.submit(ask(PROBE, "probe", kind), None)
@@ -119,7 +119,7 @@ def test_after_a_preemption(kind: str) -> None:
     assert answer == alone(kind)
 
 
-def test_choices_equal_requests_of_their_own_seeds() -> None:
+def test_46_choices_equal_requests_of_their_own_seeds() -> None:
     core = new_core()
     proto = ask(PROBE, "both", "seeded")
     proto.n = 2

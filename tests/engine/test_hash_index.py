@@ -48,7 +48,7 @@ def test_revoking_a_second_block_keeps_the_published_first(index: HashIndex) -> 
     assert index.snapshot() == [(A, NO_PARENT)]
 
 
-def test_content_is_removed_with_its_last_block_only(index: HashIndex) -> None:
+def test_15_content_is_removed_with_its_last_block_only(index: HashIndex) -> None:
     """Semantics 15, 16."""
     index.add(ONE, A, NO_PARENT)
     index.add(TWO, A, NO_PARENT)

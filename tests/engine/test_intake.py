@@ -30,7 +30,7 @@ def build(proto: engine_pb2.GenerateRequest) -> tuple[Request, ...]:
     )
 
 
-def test_temperatures_are_greedy_raised_or_kept() -> None:
+def test_41_temperatures_are_greedy_raised_or_kept() -> None:
     """Semantics 41."""
     for given, got in ((0.0, 0.0), (1e-6, 0.0), (0.005, 0.01), (0.7, 0.7)):
         (request,) = build(generate([1], temperature=given))
@@ -39,13 +39,13 @@ def test_temperatures_are_greedy_raised_or_kept() -> None:
     assert default.sampling.temperature == 1.0
 
 
-def test_greedy_neutralises_the_filters() -> None:
+def test_41_greedy_neutralises_the_filters() -> None:
     (request,) = build(generate([1], temperature=0.0, top_p=0.1, top_k=3, min_p=0.5))
     sampling = request.sampling
     assert (sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 0, 0.0)
 
 
-def test_choices_get_consecutive_seeds_and_the_first_carries_the_rest() -> None:
+def test_46_choices_get_consecutive_seeds_and_the_first_carries_the_rest() -> None:
     choices = build(generate([1, 2], n=3, seed=40))
     assert [c.sampling.seed for c in choices] == [40, 41, 42]
     assert choices[0].siblings == choices[1:]
@@ -56,7 +56,7 @@ def test_a_seed_is_drawn_when_none_is_given() -> None:
     assert build(generate([1], seed=0))[0].sampling.seed == 0
 
 
-def test_biases_are_clipped_and_top_k_minus_one_means_all() -> None:
+def test_42_biases_are_clipped_and_top_k_minus_one_means_all() -> None:
     proto = generate([1], top_k=-1)
     proto.sampling.logit_bias.add(token_id=3, bias=1e9)
     proto.sampling.logit_bias.add(token_id=4, bias=-1e9)
@@ -73,7 +73,7 @@ def test_min_tokens_masks_every_id_that_would_end_the_choice() -> None:
     assert build(proto)[0].sampling.masked_before_min == ()
 
 
-def test_max_tokens_is_clamped_to_the_room_left() -> None:
+def test_62_max_tokens_is_clamped_to_the_room_left() -> None:
     assert build(generate([1] * 60, max_tokens=1000))[0].stop.max_tokens == 4
     assert build(generate([1] * 60))[0].stop.max_tokens == 4
 

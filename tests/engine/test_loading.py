@@ -13,6 +13,7 @@ from tests.fakes import BYTE_VOCAB, EOS, FakeEnv
 from octavo.engine.config import EngineConfig
 from octavo.engine.loading import LoadedEngine, Loading
 from octavo.engine.metrics import EngineMetrics
+from octavo.v1 import engine_pb2
 from octavo.v1.errors import OctavoError
 
 
@@ -67,6 +68,33 @@ def test_a_loaded_engine_generates_the_same_again(folder: Path) -> None:
         outputs.append(ids)
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) >= 1
+
+
+def test_prefixes_of_the_start_are_pinned_before_it_is_ready(folder: Path, tmp_path: Path) -> None:
+    path, stages = tmp_path / "pins.jsonl", Stages()
+    path.write_text('{"messages": [{"role": "system", "content": "Answer in one sentence."}]}\n')
+    config = EngineConfig(
+        model=str(folder), kv_bytes=2_000_000, max_model_len=64, pin_prefix=str(path)
+    )
+    engine = load(config, stages)
+    assert [s for s, _ in stages.done][-1] == "pins"
+    assert "1 prefixes · 1 of at most" in stages.done[-1][1]
+    (pin,) = engine.orders.pins
+    proto = engine_pb2.GenerateRequest(max_tokens=1)
+    proto.messages.messages.add(role="system", content="Answer in one sentence.")
+    proto.messages.messages.add(role="user", content="Why?")
+    engine.encoder.encode(proto)
+    engine.core.submit(proto, None)
+    deltas = [d for _, d in engine.core.step().deltas]
+    assert deltas[0].cached_tokens == 16 * len(pin.blocks) == 16
+
+
+def test_a_prefix_that_cannot_be_pinned_stops_the_start(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pins.jsonl"
+    path.write_text('\n{"text": "too short"}\n')
+    config = EngineConfig(model=str(folder), kv_bytes=2_000_000, pin_prefix=str(path))
+    with pytest.raises(OctavoError, match=r"line 2: prefix: has 9 tokens; only full blocks"):
+        load(config)
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:

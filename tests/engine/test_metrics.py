@@ -15,6 +15,8 @@ from octavo.engine.request import FinishReason
     [
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
+        "vllm:num_requests_waiting_by_reason",
+        "vllm:admission_rejections_total",
         "vllm:kv_cache_usage_perc",
         "vllm:gpu_cache_usage_perc",
         "vllm:gpu_prefix_cache_hit_rate",
@@ -24,6 +26,7 @@ from octavo.engine.request import FinishReason
         "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total",
         "vllm:prompt_tokens_cached_total",
+        "vllm:prompt_tokens_by_source_total",
         "vllm:request_success_total",
         "vllm:time_to_first_token_seconds_bucket",
         "vllm:inter_token_latency_seconds_bucket",
@@ -36,25 +39,29 @@ from octavo.engine.request import FinishReason
         "vllm:request_generation_tokens_bucket",
         "vllm:iteration_tokens_total_bucket",
         "octavo:kv_blocks_cached_free",
+        "octavo:kv_blocks_free",
+        "octavo:kv_blocks_pinned",
+        "octavo:prompt_tokens_written_total",
     ],
 )
-def test_names_of_the_field_are_exported(name: str) -> None:
+def test_66_names_of_the_field_are_exported(name: str) -> None:
     registry = CollectorRegistry()
     EngineMetrics(registry, "m").finished(FinishReason.STOP)
     assert f"{name}{{" in generate_latest(registry).decode()
 
 
-def test_blocks_that_are_cached_but_unused_do_not_count_as_used() -> None:
+def test_66_blocks_that_are_cached_but_unused_do_not_count_as_used() -> None:
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry, "m")
     metrics.observe_cache(total=100, free=20, cached_free=70, queries=10, hits=4)
-    metrics.observe_cache(total=100, free=20, cached_free=70, queries=30, hits=9)
+    metrics.observe_cache(total=100, free=20, cached_free=70, pinned=8, queries=30, hits=9)
 
     def value(name: str) -> float | None:
         return registry.get_sample_value(name, {"model_name": "m"})
 
     assert value("vllm:kv_cache_usage_perc") == pytest.approx(0.1)
     assert value("octavo:kv_blocks_cached_free") == 70
+    assert value("octavo:kv_blocks_pinned") == 8
     assert (value("vllm:prefix_cache_queries_total"), value("vllm:prefix_cache_hits_total")) == (
         30,
         9,
@@ -68,6 +75,12 @@ def test_tokens_and_reasons_are_counted_where_they_happen() -> None:
     sample = engine.core.metrics.registry.get_sample_value
     labels = {"model_name": "fake"}
     assert sample("vllm:prompt_tokens_total", labels) == 20
+    assert sample("octavo:prompt_tokens_written_total", labels) == 16
     assert sample("vllm:generation_tokens_total", labels) == 5
     assert sample("vllm:inter_token_latency_seconds_count", labels) == 4
     assert sample("vllm:request_success_total", {**labels, "finished_reason": "length"}) == 1
+    engine.submit(generate([1] * 20, max_tokens=1))
+    engine.run()
+    for source, count in (("local_compute", 24), ("local_cache_hit", 16)):
+        found = sample("vllm:prompt_tokens_by_source_total", {**labels, "source": source})
+        assert found == count

@@ -155,7 +155,7 @@ def test_siblings_draw_from_one_row_with_their_own_seeds() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 30, 150])
-def test_prompt_logprobs_are_complete_in_chunks(chunk: int) -> None:
+def test_59_prompt_logprobs_are_complete_in_chunks(chunk: int) -> None:
     checkpoint = random_checkpoint()
     runner = ModelRunner(checkpoint, dtype=torch.float32, block_tokens=BLOCK, max_batched_tokens=64)
     runner.allocate(NUM_BLOCKS)

@@ -38,7 +38,7 @@ def hit_tokens(cache: Cache, request: Request) -> int:
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 31, 32, 33, 47, 48, 49])
-def test_hit_leaves_the_last_token_and_is_rounded_down_to_blocks(length: int) -> None:
+def test_07_hit_leaves_the_last_token_and_is_rounded_down_to_blocks(length: int) -> None:
     """Semantics 7: a prompt of exactly kB tokens computes a whole block again."""
     cache, prompt = Cache(), prompt_of(length)
     first = make_request(1, prompt)
@@ -46,7 +46,7 @@ def test_hit_leaves_the_last_token_and_is_rounded_down_to_blocks(length: int) ->
     assert cache.compute(make_request(2, prompt)) == (length - 1) // BLOCK * BLOCK
 
 
-def test_lookup_stops_at_the_first_miss() -> None:
+def test_05_lookup_stops_at_the_first_miss() -> None:
     """Semantics 5: a later block may still be there, but means nothing without the ones before."""
     cache, prompt = Cache(), prompt_of(50)
     first = make_request(1, prompt)
@@ -57,7 +57,7 @@ def test_lookup_stops_at_the_first_miss() -> None:
     assert hit_tokens(cache, make_request(2, prompt)) == BLOCK
 
 
-def test_another_salt_or_model_never_hits() -> None:
+def test_03_another_salt_or_model_never_hits() -> None:
     """Semantics 3."""
     cache, prompt = Cache(), prompt_of(40)
     cache.compute(make_request(1, prompt))
@@ -66,7 +66,7 @@ def test_another_salt_or_model_never_hits() -> None:
     assert hit_tokens(cache, make_request(2, prompt, root=hash_root(b"other"))) == 0
 
 
-def test_blocks_of_generated_tokens_are_hit_too() -> None:
+def test_06_blocks_of_generated_tokens_are_hit_too() -> None:
     """Semantics 6."""
     cache, prompt = Cache(), prompt_of(20)
     first = make_request(1, prompt)
@@ -78,7 +78,7 @@ def test_blocks_of_generated_tokens_are_hit_too() -> None:
     assert hit_tokens(cache, follow_up) == 48
 
 
-def test_requests_for_prompt_logprobs_write_the_cache_but_do_not_read_it() -> None:
+def test_08_requests_for_prompt_logprobs_write_the_cache_but_do_not_read_it() -> None:
     """Semantics 8."""
     cache, prompt = Cache(), prompt_of(40)
     assert cache.compute(make_request(1, prompt, prompt_logprobs=0)) == 0
@@ -87,7 +87,7 @@ def test_requests_for_prompt_logprobs_write_the_cache_but_do_not_read_it() -> No
     assert hit_tokens(cache, make_request(3, prompt)) == 32
 
 
-def test_only_admissions_count_and_resumed_ones_apart() -> None:
+def test_09_only_admissions_count_and_resumed_ones_apart() -> None:
     """Semantics 9."""
     cache, prompt = Cache(), prompt_of(40)
     first, second = make_request(1, prompt), make_request(2, prompt)
@@ -102,7 +102,7 @@ def test_only_admissions_count_and_resumed_ones_apart() -> None:
     assert (cache.queries, cache.hits, cache.preempted_hits) == (80, 32, 32)
 
 
-def test_second_of_two_equal_prompts_hits_blocks_of_the_same_step() -> None:
+def test_10_second_of_two_equal_prompts_hits_blocks_of_the_same_step() -> None:
     """Semantics 10."""
     cache, prompt = Cache(), prompt_of(40)
     first, second = make_request(1, prompt), make_request(2, prompt)
@@ -141,7 +141,7 @@ def test_poisoned_request_takes_all_that_it_read_or_wrote_out_of_the_cache() -> 
     assert [h for h, _ in cache.snapshot()] == innocent.block_hashes
 
 
-def test_admission_consumes_free_blocks_that_are_hit() -> None:
+def test_12_admission_consumes_free_blocks_that_are_hit() -> None:
     """Semantics 12."""
     cache, prompt = Cache(num_blocks=4), prompt_of(40)
     first = make_request(1, prompt)
@@ -156,7 +156,7 @@ def test_admission_consumes_free_blocks_that_are_hit() -> None:
     assert cache.num_available == 0
 
 
-def test_tail_of_a_prefix_is_evicted_before_its_head() -> None:
+def test_13_tail_of_a_prefix_is_evicted_before_its_head() -> None:
     """Semantics 13."""
     cache, prompt = Cache(num_blocks=4), prompt_of(64)
     first = make_request(1, prompt)
@@ -167,7 +167,7 @@ def test_tail_of_a_prefix_is_evicted_before_its_head() -> None:
     assert hit_tokens(cache, make_request(3, prompt)) == 32
 
 
-def test_least_recently_used_prefix_is_evicted_first() -> None:
+def test_14_least_recently_used_prefix_is_evicted_first() -> None:
     """Semantics 14."""
     cache = Cache(num_blocks=4)
     prompts = [prompt_of(17, seed=s) for s in range(2)]
@@ -181,7 +181,7 @@ def test_least_recently_used_prefix_is_evicted_first() -> None:
     assert hit_tokens(cache, make_request(3, prompts[1])) == 0
 
 
-def test_eviction_removes_the_entry_of_that_block_only() -> None:
+def test_16_eviction_removes_the_entry_of_that_block_only() -> None:
     """Semantics 15, 16: two blocks of one content; the content goes with the second."""
     cache, prompt = Cache(num_blocks=4), prompt_of(16)
     one, two = make_request(1, prompt), make_request(2, prompt)
@@ -200,7 +200,7 @@ def test_eviction_removes_the_entry_of_that_block_only() -> None:
     assert cache.drain_events()[1] == one.block_hashes
 
 
-def test_reused_block_is_not_found_under_its_old_content() -> None:
+def test_15_reused_block_is_not_found_under_its_old_content() -> None:
     """Semantics 15: the stale entry of small engines."""
     cache = Cache(num_blocks=2)
     old, new = prompt_of(17, seed=1), prompt_of(17, seed=2)
@@ -211,7 +211,7 @@ def test_reused_block_is_not_found_under_its_old_content() -> None:
 
 
 @pytest.mark.parametrize(("length", "blocks"), [(15, 1), (16, 2), (17, 2)])
-def test_token_after_a_full_block_is_the_one_that_allocates(length: int, blocks: int) -> None:
+def test_18_token_after_a_full_block_is_the_one_that_allocates(length: int, blocks: int) -> None:
     """Semantics 18."""
     cache = Cache()
     request = make_request(1, prompt_of(length))
@@ -222,7 +222,7 @@ def test_token_after_a_full_block_is_the_one_that_allocates(length: int, blocks:
     assert len(cache.table(request)) == blocks
 
 
-def test_reset_is_refused_while_a_block_is_in_use() -> None:
+def test_20_reset_is_refused_while_a_block_is_in_use() -> None:
     """Semantics 20."""
     cache, prompt = Cache(), prompt_of(40)
     request = make_request(1, prompt)
@@ -312,6 +312,51 @@ def test_without_prefix_caching_nothing_is_hashed_or_hit() -> None:
     assert cache.snapshot() == []
     assert cache.drain_events() == ([], [], False)
     assert (cache.queries, cache.hits, cache.num_cached_free) == (0, 0, 0)
+
+
+def test_14_without_prefix_caching_the_block_released_last_is_taken_first() -> None:
+    cache = Cache(enabled=False)
+    first, second = make_request(1, prompt_of(40)), make_request(2, prompt_of(40))
+    cache.compute(first)
+    blocks = list(cache.table(first))
+    cache.release(first)
+    cache.compute(second)
+    assert list(cache.table(second)) == blocks, "warm memory is used again"
+
+
+def test_a_held_block_is_not_evicted_and_let_go_as_often_as_held() -> None:
+    cache, prompt = Cache(num_blocks=4), prompt_of(17)
+    request = make_request(1, prompt)
+    cache.compute(request)
+    (hash_,) = request.block_hashes
+    block = cache.hold(hash_)
+    assert block == cache.hold(hash_) == cache.table(request)[0]
+    cache.release(request)
+    cache.check_integrity()
+    assert cache.hold(hash_root(b"nothing")) is None
+    for id_ in range(2, 5):
+        other = make_request(id_, prompt_of(40, seed=id_))
+        cache.compute(other)
+        cache.release(other)
+    assert hit_tokens(cache, make_request(9, prompt)) == BLOCK
+    cache.let_go(block)
+    assert (cache.num_held, cache.num_available) == (1, 3)
+    cache.let_go(block)
+    assert (cache.num_held, cache.num_available) == (0, 4)
+    with pytest.raises(IntegrityError, match="more often than held"):
+        cache.let_go(block)
+
+
+def test_20_reset_gives_up_held_blocks_unless_a_request_has_some() -> None:
+    cache, prompt = Cache(), prompt_of(16)
+    request = make_request(1, prompt)
+    cache.compute(request)
+    assert cache.hold(request.block_hashes[0]) is not None
+    assert not cache.reset(), "the request has the held block, too"
+    cache.release(request)
+    assert cache.reset()
+    cache.check_integrity()
+    assert (cache.num_held, cache.num_free) == (0, 16)
 
 
 def test_first_block_of_a_prefix_has_no_parent_and_the_others_have() -> None:

@@ -78,7 +78,7 @@ async def count_tokens(port: int, **fields: object) -> int:
         return sum([len(d.token_ids) async for d in call])
 
 
-def test_it_reports_its_stages_serves_and_drains_on_sigterm(engine: EngineProcess) -> None:
+def test_65_it_reports_its_stages_serves_and_drains_on_sigterm(engine: EngineProcess) -> None:
     for stage in ("model", "weights", "memory", "warm-up", "ready"):
         engine.wait_for(stage)
     tokens = asyncio.run(count_tokens(engine.port, max_tokens=5, ignore_eos=True))
@@ -172,7 +172,7 @@ def test_a_stuck_engine_ends_itself_with_the_stacks_of_its_threads(folder: Path)
         engine.end()
 
 
-def test_it_answers_while_loading(engine: EngineProcess) -> None:
+def test_65_it_answers_while_loading(engine: EngineProcess) -> None:
     async def first_stage() -> engine_pb2.StateUpdate:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{engine.port}") as channel:
             stub = engine_pb2_grpc.EngineStub(channel)
@@ -189,8 +189,9 @@ def test_it_answers_while_loading(engine: EngineProcess) -> None:
     [
         (["--model", "smolm2"], "OCT-1202", 3),
         (["--kv-bytes", "1000000000000000"], "OCT-1204", 4),
+        (["--pin-prefix", "/nowhere/pins.jsonl"], "OCT-1205", 2),
     ],
-    ids=["no such model", "does not fit"],
+    ids=["no such model", "does not fit", "no such file of prefixes"],
 )
 def test_a_start_that_fails_says_why_and_exits(
     folder: Path, flags: list[str], code: str, status: int

@@ -63,3 +63,27 @@ def test_what_cannot_be_encoded_is_refused(
 ) -> None:
     with pytest.raises(OctavoError, match=reason):
         encode(proto, template=template)
+
+
+def test_a_prefix_of_messages_has_no_beginning_of_an_answer() -> None:
+    template = ChatTemplate(TEMPLATE, bos_token="<|begin|>", eos_token="<|end|>")
+    encoder = PromptEncoder(TOKENIZER, template, BOS)
+    proto = engine_pb2.PinPrefixRequest(cache_salt="s")
+    proto.messages.messages.add(role="system", content="Be brief")
+    prefix = encoder.encode_prefix(proto)
+    assert list(prefix.token_ids.ids) == [257, *b"system\nBe brief", 256]
+    assert prefix.cache_salt == "s"
+    longer = engine_pb2.GenerateRequest(messages=proto.messages)
+    longer.messages.messages.add(role="user", content="Hi")
+    assert encode(longer)[: len(prefix.token_ids.ids)] == list(prefix.token_ids.ids)
+
+
+def test_a_prefix_is_text_or_ids_as_a_prompt_is() -> None:
+    encoder = PromptEncoder(TOKENIZER, None, BOS)
+    for proto, ids in (
+        (engine_pb2.PinPrefixRequest(text="hi"), [BOS, *b"hi"]),
+        (engine_pb2.PinPrefixRequest(token_ids=engine_pb2.TokenIds(ids=[1, 2])), [1, 2]),
+    ):
+        assert list(encoder.encode_prefix(proto).token_ids.ids) == ids
+    with pytest.raises(OctavoError, match="missing"):
+        encoder.encode_prefix(engine_pb2.PinPrefixRequest())

@@ -101,7 +101,7 @@ def rows(draw: st.DrawFn) -> Row:
 
 @settings(max_examples=1000, deadline=None)
 @given(row=rows(), params=PARAMS, prompt=st.lists(IDS, min_size=1, max_size=5), output=FEW_IDS)
-def test_it_draws_what_the_definition_says(
+def test_40_it_draws_what_the_definition_says(
     row: Row, params: SamplingParams, prompt: list[int], output: list[int]
 ) -> None:
     chosen = request(params, prompt, output)
@@ -113,7 +113,7 @@ def test_it_draws_what_the_definition_says(
 # --- noise
 
 
-def test_the_noise_is_splitmix64() -> None:
+def test_47_the_noise_is_splitmix64() -> None:
     # The first outputs of the published generator for the seed 0.
     gamma = 0x9E3779B97F4A7C15
     assert [splitmix64(0), splitmix64(gamma)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
@@ -148,7 +148,7 @@ def test_tokens_come_with_their_probabilities() -> None:
         assert chi2 < 18.5  # 0.1 % of 4 degrees of freedom
 
 
-def test_seeds_differ_and_repeat() -> None:
+def test_47_seeds_differ_and_repeat() -> None:
     row = random_rows(1, scale=0.5)[0]
     drawn = [
         [token(row, request(SamplingParams(seed=seed), output=[0] * p)) for p in range(20)]
@@ -179,7 +179,7 @@ def mixed_requests() -> Iterator[Request]:
 
 
 @pytest.mark.parametrize("vocab", [VOCAB, 32001, LARGE_VOCAB])
-def test_a_row_does_not_depend_on_its_batch(vocab: int) -> None:
+def test_47_a_row_does_not_depend_on_its_batch(vocab: int) -> None:
     requests = list(mixed_requests())
     logits = random_rows(len(requests), vocab)
     together = sample(logits, requests)
@@ -201,7 +201,7 @@ def test_a_row_does_not_depend_on_the_number_of_threads() -> None:
     assert results[0] == results[1] == results[2]
 
 
-def test_a_preempted_or_moved_choice_goes_on_with_the_same_draws() -> None:
+def test_47_a_preempted_or_moved_choice_goes_on_with_the_same_draws() -> None:
     logits = random_rows(30, scale=1.0)
     params = SamplingParams(seed=42, top_p=0.9, frequency_penalty=0.4, repetition_penalty=1.1)
     steady = request(params)
@@ -309,7 +309,7 @@ def test_a_bad_word_is_only_stopped_at_its_last_token() -> None:
     assert token(row, request(params, prompt=[2], output=[0, 1])) == 3
 
 
-def test_stops_are_impossible_until_min_tokens() -> None:
+def test_44_stops_are_impossible_until_min_tokens() -> None:
     params = dataclasses.replace(GREEDY, min_tokens=2, masked_before_min=(3, 2))
     drawn = [token([0.0, 1.0, 2.0, 3.0], request(params, output=[0] * n)) for n in range(4)]
     assert drawn == [1, 1, 3, 3]
@@ -320,7 +320,7 @@ def test_bias_does_not_bring_back_a_masked_token() -> None:
     assert token([0.0, 1.0, 2.0, 3.0], params) == 1
 
 
-def test_only_repetition_looks_at_the_prompt() -> None:
+def test_43_only_repetition_looks_at_the_prompt() -> None:
     row = [0.0, 1.0, 1.1, -1.0]
     repetition = dataclasses.replace(GREEDY, repetition_penalty=2.0)
     presence = dataclasses.replace(GREEDY, presence_penalty=2.0)
@@ -335,7 +335,7 @@ def test_only_repetition_looks_at_the_prompt() -> None:
 # --- logprobs
 
 
-def test_logprobs_are_of_the_raw_logits() -> None:
+def test_40_logprobs_are_of_the_raw_logits() -> None:
     row = random_rows(1)[0]
     params = SamplingParams(
         seed=8, temperature=0.2, top_k=1, logprobs=3, logit_bias=((9, 50.0),), top_p=0.5
@@ -367,7 +367,7 @@ def test_no_alternatives_are_reported_for_zero_and_nothing_for_none() -> None:
     assert silent.logprobs == ()
 
 
-def test_impossible_tokens_have_the_floor_as_logprob() -> None:
+def test_58_impossible_tokens_have_the_floor_as_logprob() -> None:
     row = torch.tensor([[0.0, -math.inf, -math.inf]])
     (sampled,) = sample(row, [request(dataclasses.replace(GREEDY, logprobs=3))])
     assert sampled.logprobs[0].logprobs == (0.0, 0.0, LOGPROB_FLOOR, LOGPROB_FLOOR)

@@ -296,3 +296,19 @@ def test_request_is_known_once() -> None:
     driver.add(request)
     with pytest.raises(IntegrityError, match="known already"):
         driver.add(request)
+
+
+def test_19_blocks_of_a_step_in_flight_are_given_up_only_after_it() -> None:
+    driver = Driver(num_blocks=4)
+    request = make_request(1, prompt_of(40))
+    driver.add(request)
+    step = driver.plan()
+    assert step is not None
+    table = list(driver.cache.table(request))
+    with pytest.raises(IntegrityError, match="in flight"):
+        driver.scheduler.finish(request)
+    assert list(driver.cache.table(request)) == table
+    assert driver.cache.num_available == 1
+    driver.run(step)
+    driver.end(request, FinishReason.ABORT)
+    assert driver.cache.num_available == 4

@@ -16,6 +16,8 @@ from tests.engine.harness import Engine, generate
 from tests.fakes import byte_tokenizer_json, expected_output
 
 from octavo.engine.engine_thread import EngineThread
+from octavo.engine.pin_orders import PinOrders
+from octavo.engine.pins import Pins
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.server import ERROR_METADATA, EngineServer
 from octavo.engine.session import EngineShell, Loaded
@@ -54,6 +56,7 @@ async def served(engine: Engine) -> AsyncIterator[Served]:
             publish=publish,
             wake=thread.wake,
             clock=loop.time,
+            orders=PinOrders(engine.core, Pins(engine.cache, budget=4)),
         )
         encoder = PromptEncoder(Tokenizer.from_json(byte_tokenizer_json()), None, None)
         card = engine_pb2.ModelCard(model="fake", epoch=9)
@@ -118,7 +121,7 @@ def test_a_cancelled_call_frees_its_blocks() -> None:
     run(check, Engine(num_blocks=64))
 
 
-def test_sessions_of_two_gateways_do_not_meet() -> None:
+def test_63_sessions_of_two_gateways_do_not_meet() -> None:
     async def check(serving: Served) -> None:
         async def one(seed: int) -> list[int]:
             call = serving.stub.Session()
@@ -191,6 +194,43 @@ def test_garbage_is_refused_and_the_engine_goes_on() -> None:
             await anext(aiter(raw(b"\xff\xff\xff")))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert [d async for d in serving.stub.Generate(generate([1], max_tokens=1))]
+
+    run(check)
+
+
+def test_a_prefix_is_pinned_listed_and_unpinned() -> None:
+    async def check(serving: Served) -> None:
+        text = "Answer in one short sentence."
+        told = await serving.control.PinPrefix(
+            engine_pb2.PinPrefixRequest(text=text, ttl_ms=60_000)
+        )
+        assert (told.pin.num_tokens, told.pin.ttl_ms) == (16, 60_000)
+        listed = await serving.control.ListPins(engine_pb2.ListPinsRequest())
+        assert [p.pin_id for p in listed.pins] == [told.pin.pin_id]
+        assert (listed.pinned_blocks, listed.budget_blocks) == (1, 4)
+        reader = engine_pb2.GenerateRequest(text=f"{text} Why?", max_tokens=1)
+        deltas = [d async for d in serving.stub.Generate(reader)]
+        assert deltas[0].cached_tokens == 16
+        unpin = engine_pb2.UnpinPrefixRequest(pin_id=told.pin.pin_id)
+        await serving.control.UnpinPrefix(unpin)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await serving.control.UnpinPrefix(unpin)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+    run(check)
+
+
+def test_a_prefix_beyond_the_budget_is_resource_exhausted_with_numbers() -> None:
+    async def check(serving: Served) -> None:
+        prefix = engine_pb2.PinPrefixRequest(token_ids=engine_pb2.TokenIds(ids=[1] * 80))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await serving.control.PinPrefix(prefix)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "needs 5 more KV blocks, but 0 of the 4" in (caught.value.details() or "")
+        raw: Any = serving.channel.unary_unary("/octavo.v1.Control/PinPrefix")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await raw(b"\xff\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     run(check)
 

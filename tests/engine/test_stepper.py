@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.engine.harness import Engine, generate
 
+from octavo.engine.pin_orders import Outcome, PinOrders, PinPrefix
+from octavo.engine.pins import Pins
 from octavo.engine.stepper import (
     HEARTBEAT_S,
     WORD_S,
@@ -26,12 +28,14 @@ class Driven:
         self.wakes = 0
         self.pauses: list[float] = []
         self.engine = Engine(clock=lambda: self.now)
+        self.orders = PinOrders(self.engine.core, Pins(self.engine.cache, budget=8))
         self.stepper = Stepper(
             self.engine.core,
             publish=self.bundles.append,
             wake=self._wake,
             clock=lambda: self.now,
             pause=self.pauses.append,
+            orders=self.orders,
         )
 
     def _wake(self) -> None:
@@ -127,3 +131,48 @@ def test_reset_tells_whether_it_could() -> None:
     driven.stepper.turn()
     assert answers == [False, True]
     assert driven.bundles[-1].cleared
+
+
+def test_a_prefix_that_is_computed_keeps_a_drain_waiting_and_nobody_hears_of_its_request() -> None:
+    driven = Driven()
+    outcomes: list[Outcome] = []
+    command = PinPrefix(proto=generate([1] * 40), ttl_s=None, done=outcomes.append)
+    driven.stepper.put(command)
+    while driven.stepper.turn():
+        pass
+    assert [b.remaining for b in driven.bundles] == [0]
+    assert [len(b.stored) for b in driven.bundles] == [2]
+    assert all(not b.deltas and not b.accepted for b in driven.bundles)
+    assert len(outcomes) == 1
+    driven.stepper.put(PinPrefix(proto=generate([2] * 96), ttl_s=None, done=outcomes.append))
+    driven.stepper.turn()
+    assert driven.bundles[-1].remaining == 1
+    driven.stepper.put(CancelAll(None))
+    driven.stepper.turn()
+    assert (driven.bundles[-1].remaining, len(outcomes)) == (0, 2)
+    assert driven.orders.pins.num_blocks == 2
+
+
+def test_a_pin_expires_though_nothing_runs() -> None:
+    driven = Driven()
+    driven.stepper.put(PinPrefix(proto=generate([1] * 40), ttl_s=5.0, done=lambda _: None))
+    while driven.stepper.turn():
+        pass
+    assert driven.orders.pins.num_blocks == 2
+    driven.now += 5.0
+    driven.stepper.turn()
+    assert driven.orders.pins.num_blocks == 0
+    driven.engine.assert_idle()
+
+
+def test_66_requests_refused_by_a_full_queue_are_counted() -> None:
+    driven = Driven()
+    for i in range(1002):
+        driven.stepper.put(Submit(proto=generate([1], request_id=str(i)), sink=None))
+    driven.stepper.put(Submit(proto=generate([], request_id="empty"), sink=None))
+    driven.stepper.turn()
+    labels = {"model_name": "fake"}
+    sample = driven.engine.core.metrics.registry.get_sample_value
+    assert sample("vllm:admission_rejections_total", labels) == 2
+    waiting = sample("vllm:num_requests_waiting_by_reason", {**labels, "reason": "capacity"})
+    assert waiting == sample("vllm:num_requests_waiting", labels)

@@ -1,3 +1,5 @@
+import pytest
+
 from octavo.gateway.delivered import Delivered
 from octavo.v1 import common_pb2, engine_pb2
 
@@ -46,14 +48,25 @@ def test_usage_counts_the_answer_and_not_the_attempt() -> None:
     delivered = Delivered(2)
     delivered.take(delta(0, token_ids=[1], cached_tokens=16))
     delivered.take(delta(1, token_ids=[1, 2], finish_reason=common_pb2.FINISH_REASON_LENGTH))
-    usage = engine_pb2.Usage(output_tokens=1, cached_tokens=96)
+    usage = engine_pb2.Usage(output_tokens=1, cached_tokens=96, cache_write_tokens=16)
     assert delivered.take(delta(0, token_ids=[3], cached_tokens=96)).cached_tokens == 16
     last = delivered.take(
         delta(0, token_ids=[4], finish_reason=common_pb2.FINISH_REASON_STOP, usage=usage)
     )
     assert (last.usage.output_tokens, last.usage.cached_tokens) == (5, 16)
+    assert last.usage.cache_write_tokens == 96
     assert delivered.complete
     assert delivered.finish_reasons == [
         common_pb2.FINISH_REASON_STOP,
         common_pb2.FINISH_REASON_LENGTH,
     ]
+
+
+@pytest.mark.parametrize(("cached", "written"), [(0, 112), (64, 48), (112, 0), (120, 0)])
+def test_written_tokens_do_not_depend_on_which_engine_went_on(cached: int, written: int) -> None:
+    """Of 120 prompt tokens, in 7 full blocks, the first engine had found 2 blocks."""
+    delivered = Delivered(1)
+    delivered.take(delta(0, token_ids=[1], cached_tokens=32))
+    usage = engine_pb2.Usage(cached_tokens=cached, cache_write_tokens=written)
+    last = delivered.take(delta(0, token_ids=[2], usage=usage))
+    assert (last.usage.cached_tokens, last.usage.cache_write_tokens) == (32, 80)

@@ -25,7 +25,7 @@ def chain_of(tokens: list[int], root: BlockHash = ROOT) -> list[BlockHash]:
     return chain
 
 
-def test_encoding_is_pinned() -> None:
+def test_02_encoding_is_pinned() -> None:
     # Another engine's or a later version's hashes must be these, or RULE_VERSION must change.
     assert ROOT.hex() == "55eaefa90bb3f16f947f0941ee779998"
     assert hash_block(ROOT, range(16)).hex() == "1bacd169d4b550e43d6fd9a0e38ba429"
@@ -35,14 +35,14 @@ def test_encoding_is_pinned() -> None:
 
 
 @given(TOKENS)
-def test_only_full_blocks_have_a_hash(tokens: list[int]) -> None:
+def test_01_only_full_blocks_have_a_hash(tokens: list[int]) -> None:
     chain = chain_of(tokens)
     assert len(chain) == len(tokens) // BLOCK_TOKENS
     assert all(len(h) == 16 for h in chain)
 
 
 @given(TOKENS, TOKENS)
-def test_equal_hashes_mean_equal_prefixes(a: list[int], b: list[int]) -> None:
+def test_01_equal_hashes_mean_equal_prefixes(a: list[int], b: list[int]) -> None:
     for i, (x, y) in enumerate(zip(chain_of(a), chain_of(b), strict=False)):
         assert (x == y) == (a[: (i + 1) * BLOCK_TOKENS] == b[: (i + 1) * BLOCK_TOKENS])
 
@@ -67,12 +67,12 @@ def test_a_changed_token_changes_its_block_and_all_after_it(place: int, token: i
 
 
 @given(st.lists(st.binary(max_size=4)), st.lists(st.binary(max_size=4)))
-def test_fields_cannot_run_into_one_another(a: list[bytes], b: list[bytes]) -> None:
+def test_04_fields_cannot_run_into_one_another(a: list[bytes], b: list[bytes]) -> None:
     assert (digest(*a) == digest(*b)) == (a == b)
 
 
 @pytest.mark.parametrize("changed", ["model", "revision", "tokenizer_digest", "weights_version"])
-def test_each_part_of_the_identity_makes_another_tree(changed: str) -> None:
+def test_03_each_part_of_the_identity_makes_another_tree(changed: str) -> None:
     def identity(**other: str) -> bytes:
         parts = {"model": "m", "revision": "r", "weights_version": "w", "tokenizer": "t"} | other
         return model_identity(
@@ -86,12 +86,12 @@ def test_each_part_of_the_identity_makes_another_tree(changed: str) -> None:
     assert identity(**{name: "x"}) != identity()
 
 
-def test_salt_is_another_tree() -> None:
+def test_03_salt_is_another_tree() -> None:
     assert hash_root(IDENTITY, "tenant") != ROOT
     assert hash_root(IDENTITY, "") == ROOT
 
 
-def test_extras_count_and_their_order_does_not() -> None:
+def test_04_extras_count_and_their_order_does_not() -> None:
     extras = [(1, b"a"), (2, b"b")]
     assert hash_block(ROOT, [1], extras) == hash_block(ROOT, [1], extras[::-1])
     assert len({hash_block(ROOT, [1], e) for e in ([], extras, [(1, b"b")], [(2, b"a")])}) == 4

@@ -64,7 +64,7 @@ def test_plain_request_passes() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1e-3])
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "repetition_penalty"])
-def test_number_that_is_none_or_negative_is_refused(field: str, bad: float) -> None:
+def test_42_number_that_is_none_or_negative_is_refused(field: str, bad: float) -> None:
     error = refused(set_sampling(**{field: bad}))
     assert (error.kind, error.param) == (INVALID_VALUE, field)
 
@@ -104,7 +104,7 @@ def test_number_that_is_none_or_negative_is_refused(field: str, bad: float) -> N
         (lambda r: r.token_ids.Clear(), "prompt"),
     ],
 )  # fmt: skip
-def test_value_out_of_range_is_refused_with_its_field(change: Change, param: str) -> None:
+def test_42_value_out_of_range_is_refused_with_its_field(change: Change, param: str) -> None:
     error = refused(change)
     assert (error.kind, error.param) == (INVALID_VALUE, param)
 
@@ -120,7 +120,7 @@ def test_value_out_of_range_is_refused_with_its_field(change: Change, param: str
         (set_request(resumes=[engine_pb2.Resume(output_ids=[100])]), "resumes"),
     ],
 )
-def test_token_out_of_the_vocabulary_is_refused_wherever_it_stands(
+def test_42_token_out_of_the_vocabulary_is_refused_wherever_it_stands(
     change: Change, param: str
 ) -> None:
     error = refused(change)
@@ -128,7 +128,7 @@ def test_token_out_of_the_vocabulary_is_refused_wherever_it_stands(
     assert "out of vocabulary (size 100)" in error.message
 
 
-def test_limits_themselves_are_allowed() -> None:
+def test_42_limits_themselves_are_allowed() -> None:
     made = request()
     made.sampling.temperature = limits.MAX_TEMPERATURE
     made.sampling.top_p = 1.0
@@ -141,7 +141,7 @@ def test_limits_themselves_are_allowed() -> None:
 
 
 @pytest.mark.parametrize(("length", "fits"), [(63, True), (64, False)])
-def test_prompt_must_leave_room_for_one_token(length: int, fits: bool) -> None:
+def test_62_prompt_must_leave_room_for_one_token(length: int, fits: bool) -> None:
     made = request(*[1] * length)
     if fits:
         validate_request(made, CAPACITY)
@@ -210,7 +210,7 @@ FLOATS = st.floats(width=32)
 
 
 @given(FLOATS, FLOATS, FLOATS, FLOATS, FLOATS)
-def test_what_passes_is_finite_and_in_range(
+def test_42_what_passes_is_finite_and_in_range(
     temperature: float, top_p: float, min_p: float, repetition: float, presence: float
 ) -> None:
     sampling = engine_pb2.Sampling(

@@ -94,6 +94,11 @@ OPTIONS: Final = (
         schema=switch("Whether KV blocks of common prefixes are used again."),
     ),
     Option(
+        field="pinBudget",
+        setting="pin_budget",
+        schema=number("Share of the blocks for pinned prefixes.", least=0, most=0.9),
+    ),
+    Option(
         field="watermark",
         setting="watermark",
         schema=number("Share of the blocks kept free at admission.", least=0, most=0.5),
@@ -128,7 +133,7 @@ OPTIONS: Final = (
 
 OURS: Final = (
     "--model", "--revision", "--served-name", "--listen", "--plaintext", "--no-plaintext",
-    "--metrics-listen", "--drain-s", "--report-fd", "--config",
+    "--metrics-listen", "--drain-s", "--report-fd", "--config", "--pin-prefix",
 )  # fmt: skip
 """Flags that the operator sets, or that mean nothing in a pod; not for `extraArgs`."""
 

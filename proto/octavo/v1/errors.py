@@ -142,6 +142,13 @@ ANSWER_NOT_KEPT: Final = _request(
     "send the request under a new key, or without one",
     status=409,
 )
+PIN_NOT_FOUND: Final = _request(
+    "OCT-1017",
+    "pin_not_found",
+    "there is no pin '{pin}'",
+    "it has expired, was unpinned or went with a reset of the cache: see ListPins",
+    status=404,
+)
 
 PORT_IN_USE: Final = ErrorKind(
     code="OCT-1201",
@@ -380,6 +387,16 @@ OVERLOADED: Final = ErrorKind(
     message="the gateway has too much to do: {reason}",
     help="try again after the time in Retry-After",
     type="rate_limit_error",
+)
+PINS_FULL: Final = ErrorKind(
+    code="OCT-2011",
+    name="pins_full",
+    status=429,
+    message="the prefix needs {needed} more KV blocks, but {pinned} of the {budget} for pins are"
+    " taken",
+    help="unpin another prefix, or raise --pin-budget or --kv-bytes; requests of --max-model-len"
+    " tokens must still fit beside all pins",
+    type=_UNAVAILABLE,
 )
 REQUEST_FAILED: Final = ErrorKind(
     code="OCT-5001",

@@ -22,7 +22,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """One line of an engine's start-up report."""
 
     stage: str
-    """model, weights, memory, warm-up, ready or failed."""
+    """model, weights, memory, warm-up, pins, ready or failed."""
     text: str = ""
     seconds: float = 0.0
     done: bool = False

@@ -78,6 +78,19 @@ class EngineConfig:
         256, "Largest prompt chunk of one request while others run.", unit="tokens", minimum=16
     )
     prefix_caching: bool = setting(True, "Reuse the KV blocks of common prefixes.")
+    pin_budget: float = setting(
+        0.25,
+        "Share of the KV blocks that pinned prefixes may take; less where a request of "
+        "max_model_len would not fit beside them.",
+        minimum=0.0,
+        maximum=0.9,
+    )
+    pin_prefix: str = setting(
+        "",
+        "File of prefixes that are computed and pinned before the engine is ready: a line each, "
+        'such as {"messages": [{"role": "system", "content": "..."}]} or {"text": "..."}, with '
+        "cache_salt and ttl_s if wanted.",
+    )
     watermark: float = setting(
         0.0,
         "Share of the blocks kept free at admission while anything runs.",

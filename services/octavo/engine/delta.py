@@ -57,6 +57,7 @@ def usage(requests: Sequence[Request], *, last_token: float) -> engine_pb2.Usage
         prompt_tokens=len(first.prompt_ids),
         output_tokens=sum(len(r.output_ids) for r in requests),
         cached_tokens=first.num_cached,
+        cache_write_tokens=first.num_written,
         preemptions=sum(r.num_preemptions for r in requests),
         queue_ms=1e3 * (begun - first.queued),
         prefill_ms=1e3 * (token - begun),

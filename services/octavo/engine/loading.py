@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
@@ -22,6 +23,9 @@ from octavo.engine.metrics import EngineMetrics
 from octavo.engine.model_runner import ModelRunner
 from octavo.engine.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.engine.models.resolve import resolve
+from octavo.engine.pin_file import bad_pins, read_pins
+from octavo.engine.pin_orders import PinOrders
+from octavo.engine.pins import Pins, budget_blocks
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.request import Request
@@ -32,6 +36,7 @@ from octavo.runtime.failpoint import failpoint
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
+from octavo.v1.errors import OctavoError
 from octavo.v1.features import FEATURE_RESUME, FEATURE_STATE_EVENTS
 from octavo.v1.validation import Capacity
 
@@ -60,6 +65,8 @@ class LoadedEngine:
     card: engine_pb2.ModelCard
     files: tuple[tuple[str, bytes], ...]
     encoder: PromptEncoder
+    orders: PinOrders
+    """What is asked of pinned prefixes; those of the start are there."""
 
 
 class Loading:
@@ -107,7 +114,8 @@ class Loading:
         )  # fmt: skip
         template = _template(checkpoint, tokenizer, self._env)
         encoder = PromptEncoder(tokenizer, template, checkpoint.bos_token_id)
-        return LoadedEngine(core=core, card=card, files=files, encoder=encoder)
+        orders = self._orders(core, encoder)
+        return LoadedEngine(core=core, card=card, files=files, encoder=encoder, orders=orders)
 
     def _stage(self, stage: str, work: Callable[[], tuple[T, str]]) -> T:
         self._report(stage, "", seconds=0.0, done=False)
@@ -253,6 +261,31 @@ class Loading:
             metrics=self._make_metrics(card.model),
             step_target_s=config.step_target_s,
         )
+
+    def _orders(self, core: EngineCore, encoder: PromptEncoder) -> PinOrders:
+        """Returns the pins, with those that the start is to have."""
+        config, cache = self._config, core.scheduler.cache
+        budget = budget_blocks(
+            config.pin_budget,
+            num_blocks=cache.num_allocatable,
+            request_blocks=cache.blocks_for(core.model.capacity.max_model_len),
+        )
+        orders = PinOrders(core, Pins(cache, budget))
+        if config.pin_prefix:
+            path = Path(config.pin_prefix)
+            self._stage("pins", lambda: self._pin(path, orders, encoder))
+        return orders
+
+    def _pin(self, path: Path, orders: PinOrders, encoder: PromptEncoder) -> tuple[int, str]:
+        prefixes = read_pins(path)
+        for line, proto in prefixes:
+            ttl_s = proto.ttl_ms / 1e3 if proto.ttl_ms else None
+            try:
+                orders.pin_now(encoder.encode_prefix(proto), ttl_s, self._env.now)
+            except OctavoError as error:
+                raise bad_pins(path, f"line {line}: {error.message}") from error
+        blocks = orders.pins.num_blocks
+        return blocks, f"{len(prefixes)} prefixes · {blocks} of at most {orders.pins.budget} blocks"
 
 
 def _template(checkpoint: Checkpoint, tokenizer: Tokenizer, env: Env) -> ChatTemplate | None:

@@ -1,8 +1,8 @@
 """The engine's Prometheus metrics: counters and histograms by name, nothing else.
 
 vLLM's names are kept, the present and the former ones, so that existing dashboards work; what only
-this engine has is called octavo:*. A block counts as used while a request holds it: cached blocks
-that nobody holds have a gauge of their own, because 0 % used and a warm cache go together.
+this engine has is called octavo:*. A block counts as used while a request or a pin holds it: cached
+blocks that nobody holds have a gauge of their own, because 0 % used and a warm cache go together.
 """
 
 from __future__ import annotations
@@ -38,6 +38,17 @@ class EngineMetrics:
         self.cached_tokens = self._counter(
             "vllm:prompt_tokens_cached", "Prompt tokens skipped thanks to the prefix cache."
         )
+        by_source = Counter(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens of requests begun, by where they came from.",
+            ["model_name", "source"],
+            registry=registry,
+        )
+        self._computed_here = by_source.labels(model_name, "local_compute")
+        self._found_here = by_source.labels(model_name, "local_cache_hit")
+        self.written_tokens = self._counter(
+            "octavo:prompt_tokens_written", "Prompt tokens computed and left in the prefix cache."
+        )
         self.cache_queries = self._counter("vllm:prefix_cache_queries", "Tokens looked up.")
         self.cache_hits = self._counter("vllm:prefix_cache_hits", "Tokens found.")
         self.preempted_hits = self._counter(
@@ -45,6 +56,9 @@ class EngineMetrics:
         )
         self.preemptions = self._counter("vllm:num_preemptions", "Requests that lost their blocks.")
         self.steps_failed = self._counter("octavo:steps_failed", "Steps that raised.")
+        self.rejections = self._counter(
+            "vllm:admission_rejections", "Requests refused because the queue was full."
+        )
         self.slow_consumers = self._counter(
             "octavo:slow_consumers", "Sessions ended because the gateway did not read."
         )
@@ -85,12 +99,19 @@ class EngineMetrics:
         self.step_time = self._histogram("octavo:step_seconds", "Time of a step.", _LATENCY)
         self.running = self._gauge("vllm:num_requests_running", "Choices that hold blocks.")
         self.waiting = self._gauge("vllm:num_requests_waiting", "Requests in the queue.")
+        self._waiting_for_room = Gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Requests in the queue, by what they wait for.",
+            ["model_name", "reason"],
+            registry=registry,
+        ).labels(model_name, "capacity")
         self._usage = [
-            self._gauge(name, "Share of the KV blocks in use by requests.")
+            self._gauge(name, "Share of the KV blocks in use by requests or pinned.")
             for name in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
         ]
         self.cached_free = self._gauge("octavo:kv_blocks_cached_free", "Unused but hittable.")
         self.free = self._gauge("octavo:kv_blocks_free", "Blocks that hold nothing.")
+        self.pinned = self._gauge("octavo:kv_blocks_pinned", "Kept for pinned prefixes.")
         self.hit_rate = self._gauge(
             "vllm:gpu_prefix_cache_hit_rate", "Former name: hits over queries since the start."
         )
@@ -120,6 +141,8 @@ class EngineMetrics:
         self.prefill_time.observe(now - begun)
         self.prompt_tokens.inc(len(request.prompt_ids))
         self.cached_tokens.inc(request.num_cached)
+        self._found_here.inc(request.num_cached)
+        self._computed_here.inc(len(request.prompt_ids) - request.num_cached)
         self.prompt_length.observe(len(request.prompt_ids))
 
     def observe_gap(self, seconds: float) -> None:
@@ -130,6 +153,7 @@ class EngineMetrics:
     def observe_end(self, request: Request, now: float) -> None:
         """Records the end of a request's last choice."""
         self.e2e.observe(now - request.queued)
+        self.written_tokens.inc(request.num_written)
         if request.first_token is not None:
             self.decode_time.observe(now - request.first_token)
         self.output_length.observe(len(request.output_ids))
@@ -142,6 +166,7 @@ class EngineMetrics:
         """Sets the gauges of the queue; `preemptions` counts from the start."""
         self.running.set(running)
         self.waiting.set(waiting)
+        self._waiting_for_room.set(waiting)
         self.preemptions.inc(preemptions - self._preemptions)
         self._preemptions = preemptions
 
@@ -151,6 +176,7 @@ class EngineMetrics:
         total: int,
         free: int,
         cached_free: int,
+        pinned: int = 0,
         queries: int,
         hits: int,
         preempted_hits: int = 0,
@@ -161,6 +187,7 @@ class EngineMetrics:
             total: allocatable blocks.
             free: blocks that hold nothing.
             cached_free: unused but hittable blocks.
+            pinned: blocks that are never evicted; in use or not, they count as used.
             queries: tokens looked up since the start.
             hits: tokens found since the start, not counting those of preempted requests.
             preempted_hits: tokens that preempted requests found again since the start.
@@ -169,6 +196,7 @@ class EngineMetrics:
             gauge.set((total - free - cached_free) / total if total else 0.0)
         self.free.set(free)
         self.cached_free.set(cached_free)
+        self.pinned.set(pinned)
         self.cache_queries.inc(queries - self._seen[0])
         self.cache_hits.inc(hits - self._seen[1])
         self.preempted_hits.inc(preempted_hits - self._seen[2])

@@ -245,7 +245,7 @@ class Planner:
             NEVER_FITS,
             param="prompt",
             needed=self._cache.blocks_for(request.num_tokens),
-            total=self._cache.num_allocatable,
+            total=self._cache.num_allocatable - self._cache.num_held,
         )
         self._roster.reject(request, error)
         plan.victims.clear()  # the pool is empty, so nothing speaks against their return

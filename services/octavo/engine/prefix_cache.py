@@ -41,6 +41,14 @@ class PrefixCache:
         self._tables: dict[RequestId, list[BlockId]] = {}
         # References that the step's copies hold on their sources until the step has ended.
         self._pinned: Counter[BlockId] = Counter()
+        self.held: Counter[BlockId] = Counter()
+        """References that keep blocks from eviction though no request has them."""
+        self._spoiled: set[BlockId] = set()
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is ever hit."""
+        return self._enabled
 
     @property
     def block_tokens(self) -> int:
@@ -66,6 +74,11 @@ class PrefixCache:
     def num_cached_free(self) -> int:
         """Blocks that nobody uses, but that are hittable."""
         return self._blocks.num_kept_free
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that are kept from eviction, in use by requests or not."""
+        return len(self.held)
 
     @property
     def num_tables(self) -> int:
@@ -185,6 +198,38 @@ class PrefixCache:
         for block in reversed(self._tables.pop(request.id)):
             self._blocks.release(block)
 
+    def hold(self, hash_: BlockHash) -> BlockId | None:
+        """Keeps a block with this content from eviction and returns it; None if there is none.
+
+        Each call is a reference of its own. Called when no step is in flight, so that what is found
+        is computed.
+        """
+        block = self._index.find(hash_)
+        if block is not None:
+            self._blocks.share(block)
+            self.held[block] += 1
+        return block
+
+    def let_go(self, block: BlockId) -> None:
+        """Takes back one `hold`."""
+        check(self.held[block] > 0, f"block {block} is let go more often than held")
+        self.held[block] -= 1
+        if not self.held[block]:
+            del self.held[block]
+        self._blocks.release(block)
+
+    def drain_spoiled(self) -> set[BlockId]:
+        """Returns the held blocks that can be hit no more, since the last call."""
+        spoiled, self._spoiled = self._spoiled, set()
+        return spoiled
+
+    def count_written(self, request: Request) -> None:
+        """Notes how many of its prompt tokens the request has computed and left hittable."""
+        if self._enabled:
+            done = min(request.num_computed, len(request.prompt_ids))
+            full = done - done % self.block_tokens
+            request.num_written = max(request.num_written, full - request.num_cached)
+
     def commit(self, poisoned: Iterable[Request] = ()) -> None:
         """The step succeeded: its hashes are published and its copies are done.
 
@@ -195,6 +240,8 @@ class PrefixCache:
                 if block in self._index:
                     self._index.remove(block)
                     self._blocks.forget(block)
+                    if block in self.held:
+                        self._spoiled.add(block)
         self._index.publish()
         self._unpin()
 
@@ -205,9 +252,17 @@ class PrefixCache:
         self._unpin()
 
     def reset(self) -> bool:
-        """Forgets all content; does nothing and returns False while any block is in use."""
-        if self._blocks.num_used:
+        """Forgets all content, that of held blocks too.
+
+        Returns:
+            False, and nothing has changed, while a request has blocks.
+        """
+        if self._tables or self._blocks.num_used > self.num_held:
             return False
+        for block in self.held.elements():
+            self._blocks.release(block)
+        self.held.clear()
+        self._spoiled.clear()
         for block in self._index:
             self._blocks.forget(block)
         self._index.clear()
@@ -225,7 +280,7 @@ class PrefixCache:
         """Raises IntegrityError unless tables, references, hashes and free queue agree."""
         self._blocks.check_integrity()
         self._index.check_integrity()
-        references: Counter[BlockId] = Counter(self._pinned)
+        references = self._pinned + self.held
         for request_id, table in self._tables.items():
             check(len(table) == len(set(table)), f"request {request_id} has a block twice")
             references.update(table)

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 EXIT_STUCK = 70
 """Exit status of the watchdog, so that whoever restarts the process can tell."""
-_ETA_MS = {"model": 8000, "weights": 6000, "memory": 3000, "warm-up": 2000}
+_ETA_MS = {"model": 8000, "weights": 6000, "memory": 3000, "warm-up": 2000, "pins": 1000}
 """Rough time to readiness from each stage on: what Retry-After says while loading."""
 
 
@@ -108,6 +108,7 @@ class _Process:
             wake=self._thread.wake,
             clock=self._env.now,
             pause=threading.Event().wait,
+            orders=engine.orders,
         )
         loaded = Loaded(
             card=engine.card,

@@ -43,7 +43,28 @@ class PromptEncoder:
         proto.token_ids.ids.extend(ids)  # selects this member of the oneof
         return True
 
-    def _encode_messages(self, chat: engine_pb2.ChatMessages) -> list[int]:
+    def encode_prefix(self, proto: engine_pb2.PinPrefixRequest) -> engine_pb2.GenerateRequest:
+        """Returns a request for what requests are to begin with, as ids.
+
+        Messages are rendered without the beginning of an answer, since others may follow. Raises
+        OctavoError as `encode` does.
+        """
+        request = engine_pb2.GenerateRequest(cache_salt=proto.cache_salt)
+        kind = proto.WhichOneof("prefix")
+        if kind == "messages":
+            ids = self._encode_messages(proto.messages, open_answer=False)
+            request.token_ids.ids.extend(ids)
+            return request
+        if kind == "token_ids":
+            request.token_ids.CopyFrom(proto.token_ids)
+        elif kind == "text":
+            request.text = proto.text
+        self.encode(request)
+        return request
+
+    def _encode_messages(
+        self, chat: engine_pb2.ChatMessages, *, open_answer: bool = True
+    ) -> list[int]:
         if self._template is None:
             raise OctavoError(
                 UNSUPPORTED_PARAMETER, param="messages", reason="the model has no chat template"
@@ -57,4 +78,6 @@ class PromptEncoder:
         ]
         if not messages:
             raise OctavoError(INVALID_VALUE, param="messages", reason="is empty")
-        return self._template.encode(self._tokenizer, messages, kwargs={})
+        return self._template.encode(
+            self._tokenizer, messages, add_generation_prompt=open_answer, kwargs={}
+        )

@@ -108,6 +108,8 @@ class Request:
     """Tokens whose K and V are in the cache."""
     num_cached: int = 0
     """Prompt tokens skipped at first admission thanks to the prefix cache."""
+    num_written: int = 0
+    """Prompt tokens that it computed and left hittable for others; kept over preemption."""
     num_prompt_logprobs: int = 0
     """Prompt positions, from 1 on, whose logprobs have been delivered; kept over preemption."""
     num_preemptions: int = 0

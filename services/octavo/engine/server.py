@@ -7,12 +7,12 @@ vanished gateway within ten seconds; one that was killed shows at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, TypeVar
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -45,6 +45,7 @@ _OPTIONS: Final = (
 _STATUS: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     404: grpc.StatusCode.NOT_FOUND,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -59,6 +60,7 @@ def status_of(error: OctavoError) -> grpc.StatusCode:
 
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
+_Request = TypeVar("_Request", bound=Message)
 
 
 class EngineServer:
@@ -128,6 +130,9 @@ class EngineServer:
             {
                 "Drain": grpc.unary_stream_rpc_method_handler(self._drain),
                 "ResetCache": grpc.unary_unary_rpc_method_handler(self._reset_cache),
+                "PinPrefix": grpc.unary_unary_rpc_method_handler(self._pin_prefix),
+                "UnpinPrefix": grpc.unary_unary_rpc_method_handler(self._unpin_prefix),
+                "ListPins": grpc.unary_unary_rpc_method_handler(self._list_pins),
             },
         )
 
@@ -171,6 +176,34 @@ class EngineServer:
         except OctavoError as error:
             await _abort(context, error)
         return engine_pb2.ResetCacheResponse(done=done).SerializeToString()
+
+    async def _pin_prefix(self, data: bytes, context: _Context) -> bytes:
+        return await _answer(context, engine_pb2.PinPrefixRequest, data, self._shell.pin)
+
+    async def _unpin_prefix(self, data: bytes, context: _Context) -> bytes:
+        return await _answer(context, engine_pb2.UnpinPrefixRequest, data, self._shell.unpin)
+
+    async def _list_pins(self, data: bytes, context: _Context) -> bytes:
+        return await _answer(context, engine_pb2.ListPinsRequest, data, self._shell.list_pins)
+
+
+async def _answer(
+    context: _Context,
+    kind: type[_Request],
+    data: bytes,
+    work: Callable[[_Request], Awaitable[Message]],
+) -> bytes:
+    """Returns the answer to a call of one message; an error of the catalogue ends it."""
+    error: OctavoError
+    try:
+        return (await work(kind.FromString(data))).SerializeToString()
+    except DecodeError:
+        reason = f"is not an octavo.v1.{kind.DESCRIPTOR.name}"
+        error = OctavoError(INVALID_VALUE, param="message", reason=reason)
+    except OctavoError as refusal:
+        error = refusal
+    await _abort(context, error)
+    return b""  # not reached: abort raises
 
 
 async def _abort(context: _Context, error: OctavoError) -> None:

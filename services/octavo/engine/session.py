@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 from google.protobuf.message import DecodeError
 
+from octavo.engine.pin_orders import ListPins, PinPrefix, UnpinPrefix
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.sinks import GenerateSink, SessionSink, Sink
 from octavo.engine.spans import RequestSpans
@@ -23,6 +25,8 @@ from octavo.v1 import common_pb2, engine_pb2, limits
 from octavo.v1.errors import DRAINING, INVALID_VALUE, MODEL_LOADING, OctavoError
 
 log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,15 +222,36 @@ class EngineShell:
 
     async def reset_cache(self) -> bool:
         """Forgets the prefix cache; returns False when blocks were in use."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
+        return await self._ask(Reset)
 
-        def tell(outcome: bool) -> None:
+    async def pin(self, proto: engine_pb2.PinPrefixRequest) -> engine_pb2.PinPrefixResponse:
+        """Computes and pins a prefix; raises OctavoError when it cannot."""
+        prefix = self.loaded().encoder.encode_prefix(proto)
+        ttl_s = proto.ttl_ms / 1e3 if proto.ttl_ms else None
+        return await self._ask(lambda done: PinPrefix(proto=prefix, ttl_s=ttl_s, done=done))
+
+    async def unpin(self, proto: engine_pb2.UnpinPrefixRequest) -> engine_pb2.UnpinPrefixResponse:
+        """Ends a pin; raises OctavoError when there is none of this name."""
+        return await self._ask(lambda done: UnpinPrefix(pin_id=proto.pin_id, done=done))
+
+    async def list_pins(self, _: engine_pb2.ListPinsRequest) -> engine_pb2.ListPinsResponse:
+        """Returns all pins."""
+        return await self._ask(ListPins)
+
+    async def _ask(self, command: Callable[[Callable[[_T | OctavoError], None]], Command]) -> _T:
+        """Returns what the stepping thread answers to a command, or raises it."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T | OctavoError] = loop.create_future()
+
+        def tell(outcome: _T | OctavoError) -> None:
             if not future.done():  # the caller may have gone
                 future.set_result(outcome)
 
-        def done(outcome: bool) -> None:  # on the stepping thread
+        def done(outcome: _T | OctavoError) -> None:  # on the stepping thread
             loop.call_soon_threadsafe(tell, outcome)
 
-        self.loaded().put(Reset(done))
-        return await future
+        self.loaded().put(command(done))
+        answer = await future
+        if isinstance(answer, OctavoError):
+            raise answer
+        return answer

@@ -52,6 +52,7 @@ class RequestSpans:
                 "gen_ai.usage.output_tokens": usage.output_tokens,
                 "gen_ai.response.finish_reasons": (_FINISH.get(delta.finish_reason, ""),),
                 "octavo.usage.cached_tokens": usage.cached_tokens,
+                "octavo.usage.cache_write_tokens": usage.cache_write_tokens,
                 "octavo.queue_ms": usage.queue_ms,
                 "octavo.prefill_ms": usage.prefill_ms,
                 "octavo.decode_ms": usage.decode_ms,

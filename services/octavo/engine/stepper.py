@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from octavo.engine.core import EngineCore, Ticket
+from octavo.engine.pin_orders import ListPins, PinCommand, PinOrders, PinPrefix, UnpinPrefix
+from octavo.engine.pins import Pins
 from octavo.runtime.failpoint import failpoint
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BlockHash
-from octavo.v1.errors import DRAINING, INVALID_VALUE, OctavoError
+from octavo.v1.errors import DRAINING, INVALID_VALUE, QUEUE_FULL, OctavoError
 
 HEARTBEAT_S = 0.5
 """A bundle goes out at least this often, so that a silent engine is a stuck engine."""
@@ -60,7 +62,7 @@ class Reset:
     done: Callable[[bool], None]
 
 
-Command = Submit | Cancel | CancelAll | Drain | Reset
+Command = Submit | Cancel | CancelAll | Drain | Reset | PinCommand
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ class Stepper:
         wake: called by `put` after a command was queued, on the caller's thread.
         clock: monotonic seconds.
         pause: waits for so many seconds on the stepping thread.
+        orders: carries out what is asked of pinned prefixes; None pins nothing.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Stepper:
         wake: Callable[[], None],
         clock: Callable[[], float],
         pause: Callable[[float], object] = lambda _: None,
+        orders: PinOrders | None = None,
     ) -> None:
         self.core = core
         self.turn_began: float | None = None
@@ -116,6 +120,7 @@ class Stepper:
         self._wake = wake
         self._clock = clock
         self._pause = pause
+        self._orders = orders or PinOrders(core, Pins(core.scheduler.cache, budget=0))
         self._inbox: deque[Command] = deque()
         self._tickets: dict[tuple[object, str, int], Ticket] = {}
         self._draining = False
@@ -127,6 +132,10 @@ class Stepper:
         """Commands that no turn has handled yet."""
         return len(self._inbox)
 
+    @property
+    def _num_remaining(self) -> int:
+        return len(self._tickets) + self._orders.num_open
+
     def put(self, command: Command) -> None:
         """Queues a command; thread-safe."""
         self._inbox.append(command)
@@ -137,12 +146,12 @@ class Stepper:
         now = self.turn_began = self._clock()
         bundle = Bundle(step=0, oldest_runnable_ms=0, remaining=0)
         while self._inbox:
-            self._handle(self._inbox.popleft(), bundle)
+            self._handle(self._inbox.popleft(), bundle, now)
         if any(proto.deaths for _, proto in bundle.accepted):
             self._announce(bundle)
             return True
         result = self.core.step()
-        for ticket, delta in result.deltas:
+        for ticket, delta in self._orders.collect(result.deltas, now):
             bundle.deltas.append((ticket.sink, delta))
             if ticket.open == 0:
                 self._forget(ticket)
@@ -161,7 +170,7 @@ class Stepper:
         self._pause(WORD_S)
         self.turn_began = None
 
-    def _handle(self, command: Command, bundle: Bundle) -> None:
+    def _handle(self, command: Command, bundle: Bundle, now: float) -> None:
         match command:
             case Submit(proto=proto, sink=sink):
                 try:
@@ -169,6 +178,8 @@ class Stepper:
                     self._admit(sink, proto)
                     ticket = self.core.submit(proto, sink)
                 except OctavoError as error:
+                    if error.kind is QUEUE_FULL:
+                        self.core.metrics.rejections.inc()
                     bundle.refused.append((sink, proto, error))
                 else:
                     self._tickets[sink, proto.request_id, proto.attempt] = ticket
@@ -179,6 +190,8 @@ class Stepper:
                     self._abort(found)
             case CancelAll(sink=sink):
                 mine = [t for k, t in self._tickets.items() if sink is None or k[0] is sink]
+                if sink is None:
+                    self._orders.cancel()
                 for ticket in mine:
                     ends = self._abort(ticket)
                     if sink is None:  # nobody asked for it, so its callers are told
@@ -186,7 +199,9 @@ class Stepper:
             case Drain():
                 self._draining = True
             case Reset(done=done):
-                done(self.core.scheduler.cache.reset())
+                done(self._orders.pins.reset())
+            case PinPrefix() | UnpinPrefix() | ListPins():
+                self._orders.handle(command, now)
 
     def _admit(self, sink: object, proto: engine_pb2.GenerateRequest) -> None:
         if self._draining:
@@ -208,7 +223,7 @@ class Stepper:
         # Drained every turn: within one step removals precede stores, so the order is known.
         cache = self.core.scheduler.cache
         bundle.stored, bundle.removed, bundle.cleared = cache.drain_events()
-        bundle.remaining = len(self._tickets)
+        bundle.remaining = self._num_remaining
         # A cancel says nothing else, but makes room that the gateways should know of.
         news = not bundle.is_empty() or bundle.remaining != self._last_remaining
         if not news and now - self._last_bundle < HEARTBEAT_S:
@@ -224,7 +239,7 @@ class Stepper:
     def _complete(self, bundle: Bundle) -> None:
         bundle.step = self.core.steps
         bundle.oldest_runnable_ms = self.core.oldest_runnable_ms()
-        bundle.remaining = len(self._tickets)
+        bundle.remaining = self._num_remaining
         bundle.draining = self._draining
 
     def _add_load(self, bundle: Bundle) -> None:
@@ -239,6 +254,7 @@ class Stepper:
             total=self.core.model.capacity.num_blocks,
             free=bundle.load.free_blocks,
             cached_free=bundle.load.cached_free_blocks,
+            pinned=cache.num_held,
             queries=cache.queries,
             hits=cache.hits,
             preempted_hits=cache.preempted_hits,

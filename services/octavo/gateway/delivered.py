@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from octavo.v1 import engine_pb2
+from octavo.v1.block_hash import BLOCK_TOKENS
 
 
 @dataclass(slots=True)
@@ -86,6 +87,10 @@ class Delivered:
             delta.usage.output_tokens = self.num_tokens
             delta.usage.inexact = self.inexact
             if self._cached_tokens is not None:
+                # Found or written, the prompt's full blocks are the same on every engine.
+                full = delta.usage.cached_tokens + delta.usage.cache_write_tokens
+                full -= full % BLOCK_TOKENS
+                delta.usage.cache_write_tokens = max(full - self._cached_tokens, 0)
                 delta.usage.cached_tokens = self._cached_tokens
         return delta
 

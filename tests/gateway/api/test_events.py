@@ -69,7 +69,7 @@ def test_usage_is_one_chunk_without_choices_and_only_when_asked(asked: bool) -> 
         assert with_usage[0]["choices"] == []
         usage = with_usage[0]["usage"]
         assert usage["completion_tokens"] == 3
-        assert usage["prompt_tokens_details"] == {"cached_tokens": 4}
+        assert usage["prompt_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 0}
         assert with_usage[0]["metrics"]["prefill_ms"] == 20.25
     assert response.body.endswith(b"data: [DONE]\n\n")
 

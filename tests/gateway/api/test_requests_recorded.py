@@ -76,7 +76,7 @@ def check_head(answer: Any, kind: str) -> None:
 def check_usage(usage: Any) -> None:
     total = usage["prompt_tokens"] + usage["completion_tokens"]
     assert usage["total_tokens"] == total > 0
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0, "cache_write_tokens": 0}
 
 
 def check_answer(answer: Any, *, chat: bool) -> None:

@@ -42,13 +42,16 @@ def test_usage_counts_what_was_delivered_until_the_engine_says() -> None:
     tally.take(0, engine_pb2.Delta(token_ids=[1, 2]))
     assert tally.usage()["completion_tokens"] == 2
     for prompt in (0, 1):
-        usage = engine_pb2.Usage(output_tokens=5, cached_tokens=3, queue_ms=prompt, preemptions=1)
+        usage = engine_pb2.Usage(
+            output_tokens=5, cached_tokens=3, cache_write_tokens=2, preemptions=1
+        )
+        usage.queue_ms = prompt
         tally.take(prompt, engine_pb2.Delta(finish_reason=STOP, usage=usage))
     assert tally.usage() == {
         "prompt_tokens": 6,
         "completion_tokens": 10,
         "total_tokens": 16,
-        "prompt_tokens_details": {"cached_tokens": 6},
+        "prompt_tokens_details": {"cached_tokens": 6, "cache_write_tokens": 4},
     }
     assert tally.metrics()["queue_ms"] == 1.0
     assert tally.metrics()["preemptions"] == 2

@@ -93,7 +93,10 @@ class Tally:
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens_details": {
+                "cached_tokens": self.cached_tokens,
+                "cache_write_tokens": sum(u.cache_write_tokens for u in known),
+            },
         }
         if any(u.inexact for u in known):
             usage["resumed"] = "inexact"
