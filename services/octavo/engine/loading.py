@@ -22,6 +22,7 @@ from octavo.engine.metrics import EngineMetrics
 from octavo.engine.model_runner import ModelRunner
 from octavo.engine.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.engine.models.resolve import resolve
+from octavo.engine.policy import as_policy
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.request import Request
@@ -32,7 +33,7 @@ from octavo.runtime.failpoint import failpoint
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
-from octavo.v1.features import FEATURE_RESUME, FEATURE_STATE_EVENTS
+from octavo.v1.features import FEATURE_PRIORITY, FEATURE_RESUME, FEATURE_STATE_EVENTS
 from octavo.v1.validation import Capacity
 
 log = structlog.get_logger(__name__)
@@ -196,8 +197,9 @@ class Loading:
             eos_token_ids=checkpoint.eos_token_ids,
             bos_token_id=checkpoint.bos_token_id,
             max_num_seqs=config.max_num_seqs,
+            max_output_tokens=config.max_output_tokens,
             default_sampling=engine_pb2.Sampling(**checkpoint.default_sampling),  # type: ignore[arg-type]
-            features=FEATURE_RESUME | FEATURE_STATE_EVENTS,
+            features=self._features(),
             dtype=config.dtype,
             created_unix_s=int(self._env.wall()),
         )
@@ -206,6 +208,10 @@ class Loading:
             blake2b = hashlib.blake2b(data, digest_size=16).digest()
             card.files.add(name=name, size_bytes=size, blake2b=blake2b)
         return card, tuple(files)
+
+    def _features(self) -> int:
+        features = FEATURE_RESUME | FEATURE_STATE_EVENTS
+        return features if self._config.scheduling_policy == "fcfs" else features | FEATURE_PRIORITY
 
     def _core(
         self,
@@ -225,6 +231,9 @@ class Loading:
             watermark=config.watermark,
             max_queued_requests=config.max_queued_requests,
             max_queued_tokens=config.max_queued_tokens,
+            scheduling_policy=as_policy(config.scheduling_policy),
+            ageing_s_per_token=config.ageing_s_per_token,
+            max_preemptions=config.max_preemptions,
         )
         decoder = tokenizers.Tokenizer.from_str(checkpoint.tokenizer_json.decode())
 
