@@ -147,7 +147,7 @@ class Account:
     modest=st.lists(
         st.tuples(
             st.sampled_from(["", "b", "c"]),
-            st.integers(0, 20),
+            st.sampled_from([0, 3, 20, 60, 150]),
             st.integers(1, 60),
             st.integers(1, 20),
         ),

@@ -77,6 +77,37 @@ def test_29_first_steps_come_in_the_order_of_arrival(
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_29_nobody_overtakes_the_first_that_does_not_fit(policy: Policy) -> None:
+    driver = Driver(scheduling_policy=policy, num_blocks=4, ageing_s_per_token=1e-6)
+    first = make_request(1, prompt_of(33), max_tokens=6, fairness_key="a")
+    large = make_request(2, prompt_of(40, 2), fairness_key="b")
+    small = make_request(3, prompt_of(5, 3), fairness_key="a")
+    driver.add(first, large, small)
+    driver.finish_all()
+    assert started(first) < started(large) == started(small)
+
+
+@pytest.mark.parametrize("policy", [p for p in get_args(Policy) if p != "fcfs"])
+@pytest.mark.parametrize("lack", ["slots", "blocks"])
+def test_33_a_more_important_request_preempts_for_slots_and_for_blocks(
+    policy: Policy, lack: str
+) -> None:
+    slots = lack == "slots"
+    driver = Driver(
+        scheduling_policy=policy, num_blocks=64 if slots else 4, max_num_seqs=2 if slots else 8
+    )
+    low = [make_request(i, prompt_of(20, i), max_tokens=20, priority=5) for i in (1, 2)]
+    driver.add(*low)
+    driver.step()
+    high = make_request(3, prompt_of(20, 3), priority=1)
+    driver.add(high)
+    driver.step()
+    assert [r.num_preemptions for r in (*low, high)] == [0, 1, 0]
+    driver.finish_all()
+    assert [r.output_ids for r in (*low, high)] == [expected(r) for r in (*low, high)]
+
+
 def test_the_shorter_goes_first_and_waiting_outweighs_length() -> None:
     queue = waiting_queue("shortest", ageing_s_per_token=0.5)
     long = make_request(1, prompt_of(40), arrival=0.0)

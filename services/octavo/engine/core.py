@@ -187,7 +187,7 @@ class EngineCore:
         step = self.scheduler.schedule(now, most)
         for request, error in self.scheduler.drain_rejected():
             if error.kind is QUEUE_STALLED:
-                self._log_stall(request)
+                log.error("queue_stalled", **self.scheduler.figures(request))
             self._fail(request, error, result)
         if step is None:
             return result
@@ -345,22 +345,6 @@ class EngineCore:
             delta.usage.CopyFrom(deltas.usage(requests, last_token=ticket.last_token))
             self.metrics.observe_end(ticket.choices[0].request, self._clock())
         self.metrics.finished(reason)
-
-    def _log_stall(self, head: Request) -> None:
-        """Leaves the numbers of a queue that stood still, for whoever has to find out why."""
-        s = self.scheduler
-        log.error(
-            "queue_stalled",
-            waiting=s.num_waiting,
-            running=s.num_running,
-            free_blocks=s.num_free_blocks,
-            cached_free_blocks=s.num_cached_free_blocks,
-            reserved_blocks=s.num_reserved_blocks,
-            head=head.id,
-            head_tokens=head.num_tokens,
-            head_choices=1 + len(head.siblings),
-            head_preemptions=head.num_preemptions,
-        )
 
     def load(self) -> engine_pb2.Load:
         """What the router needs to price this engine."""

@@ -48,8 +48,7 @@ class Reservations:
         the pool: what needs more is given up when it has all of it.
         """
         own = self._cache.blocks_for(self._longest(request))
-        group = own + self._of_siblings(request)
-        return group if group <= self._cache.num_allocatable else own
+        return own + (self._of_siblings(request) if self._fits_as_group(request) else 0)
 
     def set_aside(self, but_for: Request | None = None) -> int:
         """Returns how many of the available blocks are not for others than protected requests.
@@ -61,9 +60,7 @@ class Reservations:
 
     def protect(self, request: Request) -> None:
         """Sets the worst case aside for a request that has just got its table."""
-        own = self._cache.blocks_for(self._longest(request))
-        as_group = own + self._of_siblings(request) <= self._cache.num_allocatable
-        self._protected[request.id] = request, as_group
+        self._protected[request.id] = request, self._fits_as_group(request)
 
     def inherit(self, parent: Request, child: Request) -> None:
         """A sibling has been forked: it is protected if its group is as a whole."""
@@ -73,6 +70,10 @@ class Reservations:
     def release(self, request: Request) -> None:
         """The request has no table any more."""
         self._protected.pop(request.id, None)
+
+    def _fits_as_group(self, request: Request) -> bool:
+        own = self._cache.blocks_for(self._longest(request))
+        return own + self._of_siblings(request) <= self._cache.num_allocatable
 
     def _open(self, request: Request, as_group: bool) -> int:
         """Returns the blocks that a protected request may still take."""

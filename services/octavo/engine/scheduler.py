@@ -96,6 +96,20 @@ class Scheduler:
         """Returns all requests that have not been finished, unforked siblings included."""
         return list(self._roster.requests.values())
 
+    def figures(self, head: Request) -> dict[str, int]:
+        """Returns the numbers of a queue that stood still, for whoever has to find out why."""
+        return {
+            "waiting": self.num_waiting,
+            "running": self.num_running,
+            "free_blocks": self.num_free_blocks,
+            "cached_free_blocks": self.num_cached_free_blocks,
+            "reserved_blocks": self.num_reserved_blocks,
+            "head": head.id,
+            "head_tokens": head.num_tokens,
+            "head_choices": 1 + len(head.siblings),
+            "head_preemptions": head.num_preemptions,
+        }
+
     def has_work(self) -> bool:
         """Tells whether a step could do anything."""
         return bool(self._roster.running or self._roster.waiting or self._roster.rejected)
