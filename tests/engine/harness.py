@@ -15,6 +15,7 @@ from octavo.engine.core import EngineCore, Ticket
 from octavo.engine.detokenizer import Detokenizer
 from octavo.engine.intake import Model
 from octavo.engine.metrics import EngineMetrics
+from octavo.engine.policy import Policy
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.request import Request
@@ -57,6 +58,9 @@ class Engine:
         prefix_caching: bool = True,
         max_queued_requests: int = 1000,
         step_target_s: float = 0.0,
+        scheduling_policy: Policy = "priority",
+        max_preemptions: int = 3,
+        max_output_tokens: int = 0,
         runner: FakeRunner | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -71,6 +75,8 @@ class Engine:
                 watermark=0.0,
                 max_queued_requests=max_queued_requests,
                 max_queued_tokens=1_000_000,
+                scheduling_policy=scheduling_policy,
+                max_preemptions=max_preemptions,
             ),
             self.cache,
         )
@@ -80,6 +86,7 @@ class Engine:
             max_num_seqs=max_num_seqs,
             num_blocks=num_blocks,
             block_tokens=BLOCK,
+            max_output_tokens=max_output_tokens,
         )
         seeds = itertools.count(1_000_000)
         self.core = EngineCore(

@@ -9,6 +9,7 @@ from tests.fakes import BLOCK, FakeRunner, expected_output
 
 from octavo.engine.batch import StepInput
 from octavo.engine.block_manager import BlockManager
+from octavo.engine.policy import Policy
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import FinishReason, Request, RequestId, SamplingParams, StopParams
 from octavo.engine.scheduler import Scheduler, SchedulerConfig
@@ -30,6 +31,7 @@ def make_request(
     max_tokens: int = 4,
     n: int = 1,
     priority: int = 0,
+    fairness_key: str = "",
     arrival: float | None = None,
     root: BlockHash = ROOT,
     prompt_logprobs: int | None = None,
@@ -47,6 +49,7 @@ def make_request(
             arrival=float(id) if arrival is None else arrival,
             hash_root=root,
             priority=priority,
+            fairness_key=fairness_key,
             prompt_logprobs=prompt_logprobs,
             score_only=score_only,
             deadline=deadline,
@@ -76,6 +79,9 @@ class Driver:
         max_queued_requests: int = 1000,
         max_queued_tokens: int = 100_000,
         prefix_caching: bool = True,
+        scheduling_policy: Policy = "priority",
+        ageing_s_per_token: float = 0.01,
+        max_preemptions: int = 3,
         before: Callable[[StepInput], None] = lambda _: None,
         poison: Callable[[Request], bool] = lambda _: False,
     ) -> None:
@@ -88,6 +94,9 @@ class Driver:
             watermark=watermark,
             max_queued_requests=max_queued_requests,
             max_queued_tokens=max_queued_tokens,
+            scheduling_policy=scheduling_policy,
+            ageing_s_per_token=ageing_s_per_token,
+            max_preemptions=max_preemptions,
         )
         self.scheduler = Scheduler(self.config, self.cache)
         self.now = 0.0

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from tests.engine.harness import Engine, generate
 from tests.fakes import EOS, FakeRunner, expected_output
 
 from octavo.engine.batch import StepInput
+from octavo.engine.planner import Planner
+from octavo.engine.policy import Policy
 from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.errors import CATALOGUE, OctavoError
 
@@ -40,7 +43,7 @@ def test_tokens_do_not_depend_on_chunking_batch_or_cache() -> None:
     engine.assert_idle()
 
 
-def test_preempted_requests_keep_their_tokens_positions_and_limits() -> None:
+def test_34_preempted_requests_keep_their_tokens_positions_and_limits() -> None:
     """Semantics 34: nothing repeated, nothing missing, the same seed stream."""
     engine = Engine(num_blocks=10, max_batched_tokens=64)
     tickets = [
@@ -440,7 +443,7 @@ def test_the_choices_that_had_not_ended_are_resumed_and_no_other() -> None:
     engine.assert_idle()
 
 
-def test_requests_that_never_fit_are_refused_at_once_and_others_are_served() -> None:
+def test_32_requests_that_never_fit_are_refused_at_once_and_others_are_served() -> None:
     """Case 26 and semantics 32."""
     engine = Engine(num_blocks=4, max_model_len=512)
     with pytest.raises(OctavoError) as refusal:
@@ -465,6 +468,60 @@ def test_deadlines_end_waiting_and_running_requests_with_their_own_error() -> No
     now[0] = 6.0
     engine.step()
     assert CATALOGUE[engine.last(running).error.code].name == "deadline_exceeded"
+    engine.assert_idle()
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_whoever_is_out_of_time_leaves_no_block_behind(policy: Policy) -> None:
+    """In every place: running with choices, waiting, and preempted."""
+    now = [0.0]
+    engine = Engine(num_blocks=6, clock=lambda: now[0], scheduling_policy=policy, max_preemptions=1)
+    tickets = [
+        engine.submit(
+            generate(prompt_of(20, i), n=n, max_tokens=60, remaining_ms=9000, request_id=str(i))
+        )
+        for i, n in enumerate((2, 1, 1))
+    ]
+    while engine.scheduler.num_preemptions < 2:
+        engine.step()
+    now[0] = 9.0
+    engine.step()
+    for ticket, n in zip(tickets, (2, 1, 1), strict=True):
+        errors = [engine.last(ticket, choice).error.code for choice in range(n)]
+        assert {CATALOGUE[code].name for code in errors} == {"deadline_exceeded"}
+    assert engine.scheduler.num_reserved_blocks == 0
+    engine.assert_idle()
+
+
+def test_62_more_than_the_quota_is_lowered_to_it() -> None:
+    """Semantics 62: like what is larger than the room left."""
+    engine = Engine(max_output_tokens=5)
+    asked = [
+        engine.submit(generate(prompt_of(20), seed=1, max_tokens=most, ignore_eos=True))
+        for most in (0, 3, 400)
+    ]
+    engine.run()
+    assert [len(engine.ids(ticket)) for ticket in asked] == [5, 3, 5]
+    assert {engine.last(ticket).finish_reason for ticket in asked} == {
+        common_pb2.FINISH_REASON_LENGTH
+    }
+
+
+def test_a_queue_that_stands_still_gives_up_its_head_and_leaves_its_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine()
+    first = engine.submit(generate(prompt_of(20), max_tokens=3, request_id="a"))
+    second = engine.submit(generate(prompt_of(20, 2), seed=2, max_tokens=3, request_id="b"))
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(Planner, "_admit_waiting", lambda *_: None)
+        assert not any(engine.step() for _ in range(5))
+    assert CATALOGUE[engine.last(first).error.code].name == "queue_stalled"
+    (line,) = logs
+    assert (line["event"], line["waiting"], line["head_tokens"]) == ("queue_stalled", 1, 20)
+    assert all(isinstance(v, int) for k, v in line.items() if k not in ("event", "log_level"))
+    engine.run()
+    assert engine.ids(second) == expected_output(prompt_of(20, 2), 2, 3)
     engine.assert_idle()
 
 

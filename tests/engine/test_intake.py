@@ -78,6 +78,10 @@ def test_62_max_tokens_is_clamped_to_the_room_left() -> None:
     assert build(generate([1] * 60))[0].stop.max_tokens == 4
 
 
+def test_the_fairness_key_is_kept() -> None:
+    assert [r.fairness_key for r in build(generate([1], fairness_key="team a"))] == ["team a"]
+
+
 def test_deadlines_count_from_arrival() -> None:
     (request,) = build(generate([1], remaining_ms=1500, max_queue_ms=500))
     assert (request.deadline, request.queue_deadline) == (6.5, 5.5)

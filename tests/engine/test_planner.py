@@ -9,7 +9,7 @@ from tests.fakes import BLOCK
 from octavo.engine.request import Request, Status
 
 
-def test_a_step_keeps_to_its_budget_and_mixes_decodes_with_chunks() -> None:
+def test_26_a_step_keeps_to_its_budget_and_mixes_decodes_with_chunks() -> None:
     """Semantics 26."""
     driver = Driver(max_batched_tokens=64, long_prefill_tokens=64)
     driver.add(make_request(1, prompt_of(10)))
@@ -19,7 +19,7 @@ def test_a_step_keeps_to_its_budget_and_mixes_decodes_with_chunks() -> None:
     assert rows_of(driver.step()) == [(1, 11, 1), (2, 63, 37), (3, 0, 5)]
 
 
-def test_decodes_get_their_token_although_a_prefill_comes_before_them() -> None:
+def test_27_decodes_get_their_token_although_a_prefill_comes_before_them() -> None:
     """Semantics 27: a running prefill of higher rank leaves a token for each one behind it."""
     driver = Driver(max_batched_tokens=32, long_prefill_tokens=32)
     decodes = [make_request(i, prompt_of(3, i), max_tokens=9) for i in (5, 6)]
@@ -30,7 +30,7 @@ def test_decodes_get_their_token_although_a_prefill_comes_before_them() -> None:
     assert rows_of(driver.step()) == [(1, 30, 30), (5, 4, 1), (6, 4, 1)]
 
 
-def test_chunk_is_capped_only_beside_others() -> None:
+def test_28_chunk_is_capped_only_beside_others() -> None:
     """Semantics 28."""
     driver = Driver(max_batched_tokens=64, long_prefill_tokens=16)
     driver.add(make_request(1, prompt_of(150)))
@@ -39,7 +39,7 @@ def test_chunk_is_capped_only_beside_others() -> None:
     assert rows_of(driver.step()) == [(1, 64, 16), (2, 0, 16)]
 
 
-def test_only_the_last_chunk_samples() -> None:
+def test_28_only_the_last_chunk_samples() -> None:
     """Semantics 28."""
     driver = Driver(max_batched_tokens=32)
     driver.add(make_request(1, prompt_of(70)))
@@ -51,7 +51,7 @@ def test_only_the_last_chunk_samples() -> None:
     assert samples == [0, 0, 1]
 
 
-def test_waiting_request_that_cannot_be_allocated_stops_admission() -> None:
+def test_29_waiting_request_that_cannot_be_allocated_stops_admission() -> None:
     """Semantics 29: first come, first served; the small one does not overtake."""
     driver = Driver(num_blocks=4)
     first = make_request(1, prompt_of(33), max_tokens=6)
@@ -63,7 +63,7 @@ def test_waiting_request_that_cannot_be_allocated_stops_admission() -> None:
     assert large.first_scheduled == small.first_scheduled
 
 
-def test_nothing_is_admitted_in_a_step_with_a_preemption() -> None:
+def test_30_nothing_is_admitted_in_a_step_with_a_preemption() -> None:
     """Semantics 30."""
     driver = Driver(num_blocks=4, long_prefill_tokens=64)
     old, young = make_request(1, prompt_of(32)), make_request(2, prompt_of(17, 2))
@@ -79,7 +79,7 @@ def test_nothing_is_admitted_in_a_step_with_a_preemption() -> None:
     driver.assert_idle()
 
 
-def test_whole_prompt_must_fit_at_admission_even_if_its_first_chunk_would() -> None:
+def test_31_whole_prompt_must_fit_at_admission_even_if_its_first_chunk_would() -> None:
     """Semantics 31."""
     driver = Driver(num_blocks=6, max_batched_tokens=32, long_prefill_tokens=16)
     driver.add(make_request(1, prompt_of(40), max_tokens=2), make_request(2, prompt_of(60, 2)))
@@ -90,7 +90,7 @@ def test_whole_prompt_must_fit_at_admission_even_if_its_first_chunk_would() -> N
 
 
 @pytest.mark.parametrize(("watermark", "admitted"), [(0.0, 2), (0.2, 1)])
-def test_watermark_is_kept_free_beside_others(watermark: float, admitted: int) -> None:
+def test_31_watermark_is_kept_free_beside_others(watermark: float, admitted: int) -> None:
     """Semantics 31."""
     driver = Driver(num_blocks=10, watermark=watermark)
     driver.add(make_request(1, prompt_of(80)), make_request(2, prompt_of(64, 2)))
@@ -101,7 +101,7 @@ def test_watermark_is_kept_free_beside_others(watermark: float, admitted: int) -
     assert driver.scheduler.num_running == admitted
 
 
-def test_watermark_does_not_keep_a_lone_request_out() -> None:
+def test_31_watermark_does_not_keep_a_lone_request_out() -> None:
     """Semantics 31."""
     driver = Driver(num_blocks=4, watermark=0.5)
     request = make_request(1, prompt_of(60))
@@ -110,7 +110,7 @@ def test_watermark_does_not_keep_a_lone_request_out() -> None:
     assert request.output_ids == expected(request)
 
 
-def test_request_that_does_not_fit_alone_is_rejected_and_the_next_one_served() -> None:
+def test_32_request_that_does_not_fit_alone_is_rejected_and_the_next_one_served() -> None:
     """Semantics 32, case 26: validation refuses it; should it come through, nothing stalls."""
     driver = Driver(num_blocks=3)
     large, short = make_request(1, prompt_of(49)), make_request(2, prompt_of(5, 2))
@@ -121,8 +121,8 @@ def test_request_that_does_not_fit_alone_is_rejected_and_the_next_one_served() -
     driver.assert_idle()
 
 
-def test_lone_request_that_outgrows_the_pool_is_rejected() -> None:
-    """Semantics 32: preempting it would only make it grow again."""
+def test_37_lone_request_that_outgrows_the_pool_is_rejected() -> None:
+    """Semantics 32, 37: preempting it would only make it grow again; a clear error, no crash."""
     driver = Driver(num_blocks=2)
     request, other = make_request(1, prompt_of(20), max_tokens=40), make_request(2, [1])
     driver.add(request, other)
@@ -151,7 +151,7 @@ def test_choices_that_all_outgrow_the_pool_are_rejected_together() -> None:
     driver.assert_idle()
 
 
-def test_victim_is_the_last_in_order_and_resumes_where_it_was() -> None:
+def test_33_victim_is_the_last_in_order_and_resumes_where_it_was() -> None:
     """Semantics 33, 34: no token twice, none missing, the order by arrival kept."""
     driver = Driver(num_blocks=5, max_batched_tokens=128)
     requests = [make_request(i, prompt_of(14, i), max_tokens=30) for i in (1, 2, 3)]
@@ -167,7 +167,18 @@ def test_victim_is_the_last_in_order_and_resumes_where_it_was() -> None:
     driver.assert_idle()
 
 
-def test_preempted_request_goes_before_later_arrivals() -> None:
+def test_35_victims_have_no_row_so_the_whole_budget_is_used() -> None:
+    driver = Driver(num_blocks=5, max_batched_tokens=20, long_prefill_tokens=20)
+    old = make_request(1, prompt_of(31), max_tokens=20)
+    young = make_request(2, prompt_of(31, 2), max_tokens=9)
+    driver.add(old, young)
+    while not young.num_preemptions:
+        step = driver.step()
+    assert [id_ for id_, _, _ in rows_of(step)] == [1]
+    assert young.status is Status.PREEMPTED
+
+
+def test_34_preempted_request_goes_before_later_arrivals() -> None:
     """Semantics 34."""
     driver = Driver(num_blocks=4)
     old, young = make_request(1, prompt_of(32), max_tokens=8), make_request(2, prompt_of(17, 2))
@@ -181,7 +192,7 @@ def test_preempted_request_goes_before_later_arrivals() -> None:
     driver.finish_all()
 
 
-def test_blocks_of_a_preempted_request_stay_hittable() -> None:
+def test_34_blocks_of_a_preempted_request_stay_hittable() -> None:
     """Semantics 34; 9 for the counters."""
     driver = Driver(num_blocks=6, max_batched_tokens=128, long_prefill_tokens=128)
     old = make_request(1, prompt_of(48), max_tokens=2)
@@ -198,7 +209,7 @@ def test_blocks_of_a_preempted_request_stay_hittable() -> None:
 
 
 @pytest.mark.parametrize("lack", ["slots", "blocks"])
-def test_waiting_request_preempts_a_running_one_that_it_outranks(lack: str) -> None:
+def test_33_waiting_request_preempts_a_running_one_that_it_outranks(lack: str) -> None:
     driver = Driver(num_blocks=64 if lack == "slots" else 4, max_num_seqs=2)
     low = [make_request(i, prompt_of(20, i), max_tokens=20, priority=5) for i in (1, 2)]
     driver.add(*low)
@@ -246,7 +257,7 @@ def test_equals_are_spared_when_those_outranked_are_too_few() -> None:
     assert [id_ for id_, _, _ in rows_of(driver.step())] == [1, 2]
 
 
-def test_victims_and_admissions_follow_one_order() -> None:
+def test_33_victims_and_admissions_follow_one_order() -> None:
     """Semantics 33 with priorities: the least important running one goes, not the latest."""
     driver = Driver(num_blocks=4)
     unimportant = make_request(1, prompt_of(17, 1), max_tokens=9, priority=7)

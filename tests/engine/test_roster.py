@@ -62,7 +62,7 @@ def test_preempted_request_waits_without_blocks(roster: Roster, cache: PrefixCac
 def test_longest_wait_counts_from_the_last_time_in_the_queue(roster: Roster) -> None:
     roster.preempt(roster.running[0], 2.0)
     assert roster.longest_wait(5.0) == 4.0
-    roster.finish(roster.waiting[1])
+    roster.finish(list(roster.waiting)[1])
     assert roster.longest_wait(5.0) == 3.0
 
 
@@ -81,7 +81,7 @@ def test_rejected_request_holds_nothing_until_it_is_finished(
 
 
 def lose(roster: Roster) -> None:
-    del roster.requests[roster.waiting[0].id]
+    del roster.requests[roster.waiting.head.id]
 
 
 def run_without_status(roster: Roster) -> None:
@@ -89,7 +89,7 @@ def run_without_status(roster: Roster) -> None:
 
 
 def wait_with_progress(roster: Roster) -> None:
-    roster.waiting[0].num_computed = 3
+    roster.waiting.head.num_computed = 3
 
 
 def compute_too_much(roster: Roster) -> None:

@@ -7,11 +7,12 @@ from tests.engine.scheduling import Driver, expected, make_request, prompt_of
 from tests.fakes import BLOCK
 
 from octavo.engine.block_manager import IntegrityError
+from octavo.engine.planner import Planner
 from octavo.engine.request import FinishReason, Status
 from octavo.v1.errors import OctavoError
 
 
-def test_queue_is_bounded_in_requests() -> None:
+def test_38_queue_is_bounded_in_requests() -> None:
     """Semantics 38: waiting and running count."""
     driver = Driver(max_queued_requests=2, max_num_seqs=1)
     driver.add(make_request(1, prompt_of(5)), make_request(2, prompt_of(5)))
@@ -24,7 +25,7 @@ def test_queue_is_bounded_in_requests() -> None:
     driver.add(make_request(4, prompt_of(5)))
 
 
-def test_queue_is_bounded_in_tokens_but_takes_any_request_when_empty() -> None:
+def test_38_queue_is_bounded_in_tokens_but_takes_any_request_when_empty() -> None:
     """Semantics 38."""
     driver = Driver(max_queued_tokens=50)
     driver.add(make_request(1, prompt_of(60)))
@@ -33,6 +34,28 @@ def test_queue_is_bounded_in_tokens_but_takes_any_request_when_empty() -> None:
     driver.step()
     assert driver.scheduler.queued_prefill_tokens == 0
     driver.add(make_request(2, prompt_of(50)))
+
+
+def test_38_token_cap_counts_what_runs_and_is_not_computed() -> None:
+    driver = Driver(max_queued_tokens=50, max_batched_tokens=16)
+    driver.add(make_request(1, prompt_of(60)))
+    driver.step()
+    with pytest.raises(OctavoError, match="44 of 50 tokens"):
+        driver.add(make_request(2, prompt_of(7, 2)))
+    driver.add(make_request(2, prompt_of(6, 2)))
+
+
+def test_queue_that_stands_still_loses_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    requests = [make_request(i, prompt_of(5, i)) for i in (1, 2, 3)]
+    driver.add(*requests)
+    with monkeypatch.context() as patch:
+        patch.setattr(Planner, "_admit_waiting", lambda *_: None)
+        for _ in range(9):
+            driver.step()
+    assert driver.errors == {1: "queue_stalled"}
+    driver.finish_all()
+    assert requests[2].output_ids == expected(requests[2])
 
 
 def test_what_another_engine_let_in_is_taken_by_a_full_queue_too() -> None:
@@ -59,7 +82,7 @@ def test_who_saw_an_engine_die_runs_alone_and_those_that_ran_go_on_between() -> 
     assert rows[5] == [(1, 1), (2, 1)]
 
 
-def test_retry_time_follows_the_measured_speed() -> None:
+def test_38_retry_time_follows_the_measured_speed() -> None:
     driver = Driver(max_queued_requests=1, max_batched_tokens=8)
     driver.prefill_us_per_token = 62_500
     driver.add(make_request(1, prompt_of(160)))

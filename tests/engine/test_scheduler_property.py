@@ -13,6 +13,7 @@ from tests.engine.scheduling import Driver, expected, make_request, prompt_of
 from tests.fakes import BLOCK
 
 from octavo.engine.batch import StepInput
+from octavo.engine.policy import Policy
 from octavo.engine.request import FinishReason, Request, RequestId, Status
 from octavo.v1.errors import REQUEST_FAILED, OctavoError
 
@@ -39,6 +40,7 @@ class Arrival:
     max_tokens: int
     n: int
     priority: int
+    key: str
     prompt_logprobs: bool
     fate: str
     """What happens to it: nothing, aborted, breaks its step, gives logits that are not finite."""
@@ -55,6 +57,7 @@ ARRIVALS = st.lists(
         max_tokens=st.integers(1, 24),
         n=st.sampled_from([1, 1, 1, 2, 3]),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
+        key=st.sampled_from(["", "a", "b"]),
         prompt_logprobs=st.sampled_from([False, False, True]),
         fate=st.sampled_from(["", "", "", "abort", "late", "break", "poison"]),
         fate_at=st.integers(0, 60),
@@ -83,6 +86,7 @@ class World:
                 max_tokens=arrival.max_tokens,
                 n=arrival.n,
                 priority=arrival.priority,
+                fairness_key=arrival.key,
                 arrival=float(arrival.at),
                 prompt_logprobs=1 if arrival.prompt_logprobs else None,
                 deadline=float(arrival.at + arrival.fate_at) if late else None,
@@ -139,6 +143,9 @@ class World:
         admitted = [r.request for r in step.rows if before[r.request] is not Status.RUNNING]
         if preempted and len(step.rows) > 1:
             assert all(a.priority < min(p.priority for p in preempted) for a in admitted)
+        # No victim has a row, so no token is to be given back to the budget (semantics 35).
+        if self.driver.outcomes[-1]:
+            assert all(row.request.status is not Status.PREEMPTED for row in step.rows)
 
     def check_end(self) -> None:
         driver = self.driver
@@ -179,6 +186,8 @@ class World:
     max_batched_tokens=st.sampled_from([16, 40, 64, 200]),
     long_prefill_tokens=st.sampled_from([16, 33, 200]),
     prefix_caching=st.sampled_from([True, True, False]),
+    scheduling_policy=st.sampled_from(["priority", "shortest", "fair"]),
+    max_preemptions=st.sampled_from([0, 1, 3]),
 )
 def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
     arrivals: list[Arrival],
@@ -188,6 +197,8 @@ def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
     max_batched_tokens: int,
     long_prefill_tokens: int,
     prefix_caching: bool,
+    scheduling_policy: Policy,
+    max_preemptions: int,
 ) -> None:
     """Semantics 17, 34, 47; reliability E1 to E6."""
     new_driver = partial(
@@ -197,6 +208,8 @@ def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
         max_batched_tokens=max_batched_tokens,
         long_prefill_tokens=long_prefill_tokens,
         prefix_caching=prefix_caching,
+        scheduling_policy=scheduling_policy,
+        max_preemptions=max_preemptions,
     )
     world = World(arrivals, failing, new_driver)
     world.run()

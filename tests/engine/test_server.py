@@ -109,6 +109,30 @@ def test_refusals_have_a_status_and_the_catalogues_error() -> None:
     run(check)
 
 
+def test_38_a_full_queue_is_resource_exhausted_with_the_time_to_come_back() -> None:
+    async def check(serving: Served) -> None:
+        first = serving.stub.Generate(generate([1] * 20, max_tokens=480, ignore_eos=True))
+        await anext(aiter(first))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await anext(aiter(serving.stub.Generate(generate([2]))))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        metadata = dict(caught.value.trailing_metadata() or ())
+        error = common_pb2.Error.FromString(bytes(metadata[ERROR_METADATA]))
+        assert (error.code, error.retry_after_ms) == ("OCT-2002", 1000)
+        first.cancel()
+
+    run(check, Engine(max_queued_requests=1))
+
+
+def test_36_a_priority_that_would_be_ignored_is_unimplemented() -> None:
+    async def check(serving: Served) -> None:
+        with pytest.raises(grpc.aio.AioRpcError, match="--scheduling-policy fcfs") as caught:
+            await anext(aiter(serving.stub.Generate(generate([1], priority=1))))
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    run(check, Engine(scheduling_policy="fcfs"))
+
+
 def test_a_cancelled_call_frees_its_blocks() -> None:
     async def check(serving: Served) -> None:
         call = serving.stub.Generate(generate([1] * 20, max_tokens=480, ignore_eos=True))

@@ -6,6 +6,7 @@ from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.harness import Gateway, gateway, prompt, until
 
 from octavo.gateway.endpoints import Readiness
+from octavo.gateway.fleet import Need
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import (
     MODEL_LOADING,
@@ -131,6 +132,14 @@ def test_a_request_goes_only_where_its_tokens_mean_the_same() -> None:
             assert (len(old.requests), len(new.requests)) == (6, 0)
 
     asyncio.run(scenario())
+
+
+def test_a_request_goes_only_where_its_whole_output_is_allowed() -> None:
+    card = engine_pb2.ModelCard(max_model_len=100, max_output_tokens=20)
+    assert Need(num_tokens=90, output_tokens=20).is_met_by(card)
+    assert not Need(num_tokens=90, output_tokens=21).is_met_by(card)
+    card.max_output_tokens = 0
+    assert Need(num_tokens=90, output_tokens=90).is_met_by(card)
 
 
 def test_states_are_counted_and_draining_makes_unready() -> None:

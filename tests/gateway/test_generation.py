@@ -355,7 +355,7 @@ def test_another_engine_goes_on_where_the_first_was_lost(n: int, cut: int) -> No
         script = by_attempt(Script(die_after=cut, delay_s=0.01), Script())
         engines = [FakeEngine(script=script) for _ in range(2)]
         async with gateway(*engines) as gw:
-            generation = await gw.open(seeded("abc", max_tokens=12, n=n))
+            generation = await gw.open(seeded("abc", max_tokens=12, n=n, fairness_key="k"))
             parts: list[list[str]] = [[] for _ in range(n)]
             deltas = [delta async for delta in generation]
             for delta in deltas:
@@ -365,6 +365,7 @@ def test_another_engine_goes_on_where_the_first_was_lost(n: int, cut: int) -> No
             assert not deltas[-1].usage.inexact
             resumed = max((r for e in engines for r in e.requests), key=lambda r: r.attempt)
             assert (resumed.attempt, resumed.deaths) == (1, 1)
+            assert resumed.fairness_key == "k"
             assert [r.choice for r in resumed.resumes] in (list(range(n)), [] if cut == 1 else None)
             assert all(r.chars_sent == len(r.output_ids) <= cut for r in resumed.resumes)
             record = await gw.records.get(generation.id)

@@ -9,13 +9,20 @@ from octavo.gateway.attempts import Attempt, EngineLostError
 from octavo.gateway.proof import Proof, outcome_of, probe_request
 from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.errors import DRAINING, INTERNAL, QUEUE_FULL, OctavoError
+from octavo.v1.features import FEATURE_PRIORITY, FEATURE_RESUME
 from octavo.v1.limits import MAX_PRIORITY
 from octavo.v1.validation import Capacity, validate_request
 
 FULL = OctavoError(QUEUE_FULL, queued=9, limit=9, unit="requests")
 TOKEN = engine_pb2.Delta(token_ids=[7], finish_reason=common_pb2.FINISH_REASON_LENGTH)
 CARD = engine_pb2.ModelCard(
-    model="m", block_tokens=16, num_blocks=8, max_model_len=32, vocab_size=9, max_num_seqs=1
+    model="m",
+    block_tokens=16,
+    num_blocks=8,
+    max_model_len=32,
+    vocab_size=9,
+    max_num_seqs=1,
+    features=FEATURE_PRIORITY,
 )
 
 
@@ -67,6 +74,13 @@ def test_the_request_is_sound_and_comes_first() -> None:
     request = probe_request(CARD, id="p")
     validate_request(request, Capacity.of(CARD))
     assert (request.max_tokens, request.priority) == (1, -MAX_PRIORITY)
+
+
+def test_36_an_engine_that_knows_no_priority_is_asked_without() -> None:
+    card = engine_pb2.ModelCard()
+    card.CopyFrom(CARD)
+    card.features = FEATURE_RESUME
+    assert probe_request(card, id="p").priority == 0
 
 
 @pytest.mark.parametrize(

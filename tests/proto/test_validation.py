@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -98,6 +100,7 @@ def test_42_number_that_is_none_or_negative_is_refused(field: str, bad: float) -
         (set_request(max_tokens=3, min_tokens=4), "min_tokens"),
         (set_request(request_id="x" * 129), "request_id"),
         (set_request(cache_salt="x" * 257), "cache_salt"),
+        (set_request(fairness_key="x" * 129), "fairness_key"),
         (set_request(max_queue_ms=2**31), "max_queue_ms"),
         (set_request(remaining_ms=2**31), "remaining_ms"),
         (set_request(resumes=[engine_pb2.Resume(choice=1)]), "resumes"),
@@ -182,6 +185,21 @@ def test_too_large_max_tokens_is_an_upper_bound_not_an_error() -> None:
     assert room_left(made, CAPACITY) == 61
 
 
+def test_the_engines_quota_is_a_part_of_the_room() -> None:
+    made, capacity = request(), replace(CAPACITY, max_output_tokens=9)
+    for asked, got in ((0, 9), (5, 5), (10**9, 9)):
+        made.max_tokens = asked
+        validate_request(made, capacity)
+        assert room_left(made, capacity) == got
+    assert room_left(made, replace(CAPACITY, max_output_tokens=500)) == 61
+
+
+def test_a_prompt_fits_if_its_quota_does() -> None:
+    small = Capacity(vocab_size=9, max_model_len=64, max_num_seqs=8, num_blocks=2, block_tokens=16)
+    assert refused(set_request(), small).kind is NEVER_FITS
+    validate_request(request(), replace(small, max_output_tokens=20))
+
+
 @pytest.mark.parametrize(
     ("temperature", "greedy"),
     [(None, False), (0.0, True), (9e-6, True), (1.1e-5, False), (1, False)],
@@ -198,12 +216,15 @@ def test_zero_choices_mean_one() -> None:
 
 
 def test_capacity_comes_from_the_card() -> None:
-    card = engine_pb2.ModelCard(
-        vocab_size=1, max_model_len=2, max_num_seqs=3, num_blocks=4, block_tokens=5
-    )
-    assert Capacity.of(card) == Capacity(
-        vocab_size=1, max_model_len=2, max_num_seqs=3, num_blocks=4, block_tokens=5
-    )
+    fields: dict[str, Any] = {
+        "vocab_size": 1,
+        "max_model_len": 2,
+        "max_num_seqs": 3,
+        "num_blocks": 4,
+        "block_tokens": 5,
+        "max_output_tokens": 6,
+    }
+    assert Capacity.of(engine_pb2.ModelCard(**fields)) == Capacity(**fields)
 
 
 FLOATS = st.floats(width=32)

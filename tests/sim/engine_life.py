@@ -231,7 +231,7 @@ class Life:
         roster, small = scheduler._roster, self._step_tokens < 16
         if not small or not roster.waiting or roster.suspects:  # whom all others wait for
             return False
-        return scheduler._planner._fits(roster.waiting[0])
+        return scheduler._planner._fits(roster.waiting.head)
 
     def _publish(self, bundle: Bundle) -> None:
         history, name = self._history, self._name
@@ -328,5 +328,5 @@ class Life:
             exact=True,
             weights_version="w",
             files=files,
-            features=3,
+            features=7,
         )

@@ -406,6 +406,14 @@ REQUEST_FAILED: Final = ErrorKind(
     help="the log has the cause under the request's id",
     type=_SERVER,
 )
+QUEUE_STALLED: Final = ErrorKind(
+    code="OCT-5003",
+    name="queue_stalled",
+    status=500,
+    message="the engine had nothing else to do and could not start this request in {turns} turns",
+    help="report it with the numbers that the engine's log has under queue_stalled",
+    type=_SERVER,
+)
 INTERNAL: Final = ErrorKind(
     code="OCT-5002",
     name="internal_error",

@@ -24,6 +24,7 @@ MAX_BAD_WORD_TOKENS: Final = 64
 CHAT_ROLES: Final = ("system", "user", "assistant", "tool")
 """Roles that reach a template unguarded, so no others may."""
 MAX_SALT_CHARS: Final = 256
+MAX_FAIRNESS_KEY_CHARS: Final = 128
 MAX_REQUEST_ID_CHARS: Final = 128
 MAX_TEMPERATURE: Final = 2.0
 MIN_TEMPERATURE: Final = 0.01

@@ -31,6 +31,8 @@ class Capacity:
     num_blocks: int
     """Allocatable blocks of the pool."""
     block_tokens: int
+    max_output_tokens: int = 0
+    """Output of one choice, whatever room is left; zero sets no bound."""
 
     @classmethod
     def of(cls, card: engine_pb2.ModelCard) -> Capacity:
@@ -41,6 +43,7 @@ class Capacity:
             max_num_seqs=card.max_num_seqs,
             num_blocks=card.num_blocks,
             block_tokens=card.block_tokens,
+            max_output_tokens=card.max_output_tokens,
         )
 
 
@@ -147,8 +150,13 @@ def choices_of(request: engine_pb2.GenerateRequest) -> int:
 
 
 def room_left(request: engine_pb2.GenerateRequest, capacity: Capacity) -> int:
-    """Returns the output tokens one choice may have: max_tokens, clamped to the model's length."""
+    """Returns the output tokens one choice may have: max_tokens, clamped to the model's length.
+
+    The engine's quota, max_output_tokens, is a part of the room like the model's length.
+    """
     room = capacity.max_model_len - len(request.token_ids.ids)
+    if capacity.max_output_tokens:
+        room = min(room, capacity.max_output_tokens)
     return min(request.max_tokens, room) if request.max_tokens else room
 
 
@@ -157,6 +165,8 @@ def _check_identifiers(request: engine_pb2.GenerateRequest) -> None:
         raise _refuse("request_id", f"is longer than {limits.MAX_REQUEST_ID_CHARS} characters")
     if len(request.cache_salt) > limits.MAX_SALT_CHARS:
         raise _refuse("cache_salt", f"is longer than {limits.MAX_SALT_CHARS} characters")
+    if len(request.fairness_key) > limits.MAX_FAIRNESS_KEY_CHARS:
+        raise _refuse("fairness_key", f"is longer than {limits.MAX_FAIRNESS_KEY_CHARS} characters")
     for name in ("max_queue_ms", "remaining_ms", "age_ms"):
         if getattr(request, name) > limits.MAX_MS:
             raise _refuse(name, f"must be at most {limits.MAX_MS}")

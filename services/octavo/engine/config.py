@@ -106,6 +106,34 @@ class EngineConfig:
         unit="tokens",
         minimum=1,
     )
+    scheduling_policy: str = setting(
+        "priority",
+        "Order in which waiting requests are let in: by priority, then arrival; fcfs by arrival "
+        "alone, and priorities are refused; shortest by priority, then length, with ageing; fair "
+        "by priority, then by what the fairness key was served.",
+        choices=("priority", "fcfs", "shortest", "fair"),
+    )
+    ageing_s_per_token: float = setting(
+        0.01,
+        "Under the policy shortest: waiting that outweighs one token to compute. A prompt of 1,000 "
+        "tokens lets shorter ones pass that come up to 10 s after it.",
+        unit="s",
+        minimum=1e-6,
+        maximum=60.0,
+    )
+    max_preemptions: int = setting(
+        3,
+        "Times that a request may lose its blocks. Then it waits until all that it may become has "
+        "room, and keeps its blocks to the end. 0 sets no bound.",
+        minimum=0,
+    )
+    max_output_tokens: int = setting(
+        0,
+        "Output that one choice gets at most: max_tokens above it is lowered to it. 0 sets no "
+        "bound.",
+        unit="tokens",
+        minimum=0,
+    )
     threads: int = setting(
         0,
         "Threads of a step; 0 takes the cores that affinity and cgroup allow.",

@@ -27,6 +27,7 @@ from octavo.v1 import engine_pb2, limits
 from octavo.v1.errors import (
     DEADLINE_EXCEEDED,
     INVALID_VALUE,
+    QUEUE_STALLED,
     QUEUE_TIMEOUT,
     REQUEST_FAILED,
     OctavoError,
@@ -185,6 +186,8 @@ class EngineCore:
         most = self.cost.step_tokens(target) if target else None
         step = self.scheduler.schedule(now, most)
         for request, error in self.scheduler.drain_rejected():
+            if error.kind is QUEUE_STALLED:
+                log.error("queue_stalled", **self.scheduler.figures(request))
             self._fail(request, error, result)
         if step is None:
             return result

@@ -88,6 +88,7 @@ def _choice(
         queued=now,
         hash_root=root,
         priority=proto.priority,
+        fairness_key=proto.fairness_key,
         score_only=proto.score_only,
         deadline=now + proto.remaining_ms / 1e3 if proto.remaining_ms else None,
         queue_deadline=now + proto.max_queue_ms / 1e3 if proto.max_queue_ms else None,

@@ -26,6 +26,7 @@ from octavo.engine.models.resolve import resolve
 from octavo.engine.pin_file import bad_pins, read_pins
 from octavo.engine.pin_orders import PinOrders
 from octavo.engine.pins import Pins, budget_blocks
+from octavo.engine.policy import as_policy
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.request import Request
@@ -37,7 +38,7 @@ from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
 from octavo.v1.errors import OctavoError
-from octavo.v1.features import FEATURE_RESUME, FEATURE_STATE_EVENTS
+from octavo.v1.features import FEATURE_PRIORITY, FEATURE_RESUME, FEATURE_STATE_EVENTS
 from octavo.v1.validation import Capacity
 
 log = structlog.get_logger(__name__)
@@ -204,8 +205,9 @@ class Loading:
             eos_token_ids=checkpoint.eos_token_ids,
             bos_token_id=checkpoint.bos_token_id,
             max_num_seqs=config.max_num_seqs,
+            max_output_tokens=config.max_output_tokens,
             default_sampling=engine_pb2.Sampling(**checkpoint.default_sampling),  # type: ignore[arg-type]
-            features=FEATURE_RESUME | FEATURE_STATE_EVENTS,
+            features=self._features(),
             dtype=config.dtype,
             created_unix_s=int(self._env.wall()),
         )
@@ -214,6 +216,10 @@ class Loading:
             blake2b = hashlib.blake2b(data, digest_size=16).digest()
             card.files.add(name=name, size_bytes=size, blake2b=blake2b)
         return card, tuple(files)
+
+    def _features(self) -> int:
+        features = FEATURE_RESUME | FEATURE_STATE_EVENTS
+        return features if self._config.scheduling_policy == "fcfs" else features | FEATURE_PRIORITY
 
     def _core(
         self,
@@ -233,6 +239,9 @@ class Loading:
             watermark=config.watermark,
             max_queued_requests=config.max_queued_requests,
             max_queued_tokens=config.max_queued_tokens,
+            scheduling_policy=as_policy(config.scheduling_policy),
+            ageing_s_per_token=config.ageing_s_per_token,
+            max_preemptions=config.max_preemptions,
         )
         decoder = tokenizers.Tokenizer.from_str(checkpoint.tokenizer_json.decode())
 

@@ -1,9 +1,10 @@
 """Plans one step: decodes, prompt chunks, admission, preemption.
 
 There is no prefill or decode phase. Every request has computed so many of its tokens and catches
-up within the step's token budget: running requests first, then waiting ones. One order rules all,
-(priority, arrival), and victims are taken from its other end, so a victim is never one that the
-same step has planned already. Knows nothing of how steps end.
+up within the step's token budget: running requests first, in the order of (priority, arrival), then
+waiting ones in the order of the policy. Victims are taken from the other end of the first, so a
+victim is never one that the same step has planned already; protected requests are none. Knows
+nothing of how steps end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from octavo.engine.batch import Row, SampleSpec, StepInput
 from octavo.engine.block_manager import BlockId
+from octavo.engine.policy import Policy
 from octavo.engine.prefix_cache import Copy, PrefixCache
 from octavo.engine.request import Request, Status
 from octavo.engine.request_queue import order
@@ -36,6 +38,12 @@ class SchedulerConfig:
     """Choices waiting or running from which on new requests are refused."""
     max_queued_tokens: int = 1_000_000
     """Prompt tokens waiting beyond which new requests are refused."""
+    scheduling_policy: Policy = "priority"
+    """The order in which waiting requests are let in."""
+    ageing_s_per_token: float = 0.01
+    """Under "shortest": seconds of waiting that outweigh one token to compute."""
+    max_preemptions: int = 3
+    """Preemptions after which a request is let in only protected; 0 protects nobody."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,16 +108,18 @@ class Planner:
             if not self._roster.running:
                 self._reject(plan, suspect)
                 return
-            self._preempt(plan, self._roster.running[-1])
+            running = self._roster.running
+            free = (r for r in reversed(running) if r not in self._roster.reservations)
+            self._preempt(plan, next(free, running[-1]))
         self._plan_row(plan, suspect, self._remaining(plan, suspect))
 
     def _make_way(self, plan: _Plan) -> None:
         """Preempts requests that the first waiting one strictly outranks, if that lets it in."""
         running, waiting = self._roster.running, self._roster.waiting
-        if not running or not waiting or running[-1].priority <= waiting[0].priority:
+        if not running or not waiting or running[-1].priority <= waiting.head.priority:
             return
-        head = waiting[0]
-        outranked = [r for r in running if r.priority > head.priority]
+        head, protected = waiting.head, self._roster.reservations
+        outranked = [r for r in running if r.priority > head.priority and r not in protected]
         # Blocks that victims share with others do not become free, so this may hope too much; then
         # they wait behind the head for those others to end.
         slots = sum(1 + len(r.siblings) for r in outranked)
@@ -139,7 +149,7 @@ class Planner:
         """
         waiting = self._roster.waiting
         while waiting and plan.budget > 0:
-            head = waiting[0]
+            head = waiting.head
             if plan.victims and head.priority >= min(v.priority for v in plan.victims):
                 return
             if self._start(plan, head):
@@ -177,17 +187,17 @@ class Planner:
         if end == request.num_tokens and not request.score_only:
             choices = (request, *request.siblings)
         wants = self._lacks_prompt_logprobs(request) and end > request.num_prompt_logprobs
-        plan.rows.append(
-            Row(
-                request=request,
-                start=start,
-                token_ids=tuple(request.tokens(start, end)),
-                block_table=tuple(self._cache.table(request)),
-                samples=tuple(SampleSpec(request=c) for c in choices),
-                prompt_logprobs=request.prompt_logprobs if wants else None,
-            )
+        row = Row(
+            request=request,
+            start=start,
+            token_ids=tuple(request.tokens(start, end)),
+            block_table=tuple(self._cache.table(request)),
+            samples=tuple(SampleSpec(request=c) for c in choices),
+            prompt_logprobs=request.prompt_logprobs if wants else None,
         )
+        plan.rows.append(row)
         plan.budget -= length
+        self._roster.waiting.charge(row)
 
     def _make_room(self, plan: _Plan, request: Request, end: int) -> bool:
         """Preempts from the end of the order until the request's next blocks are available.
@@ -195,12 +205,12 @@ class Planner:
         Returns:
             False if the request itself had to go.
         """
-        running = self._roster.running
-        while self._cache.blocks_needed(request, end) > self._cache.num_available:
-            victim = running[-1]
+        running, protected = self._roster.running, self._roster.reservations
+        while self._cache.blocks_needed(request, end) > self._available(request):
             if len(running) == 1:
                 self._reject(plan, request)
                 return False
+            victim = next(r for r in reversed(running) if r is request or r not in protected)
             self._preempt(plan, victim)
             if victim is request:
                 return False
@@ -230,10 +240,23 @@ class Planner:
         return used + 1 + len(request.siblings) <= self._config.max_num_seqs
 
     def _has_blocks(self, request: Request, hits: Sequence[BlockId], freed: int = 0) -> bool:
-        """Tells whether all tokens of the request fit now, so that its prefill will not stall."""
-        share = self._config.watermark if self._roster.running else 0.0
-        reserve = int(share * self._cache.num_allocatable)
-        return self._cache.shortfall(request, hits) + reserve <= freed
+        """Tells whether all tokens of the request fit now, so that its prefill will not stall.
+
+        One that is to be protected needs room for all that it may become; then it needs no
+        watermark.
+        """
+        reservations = self._roster.reservations
+        if reservations.is_due(request):
+            reserve = reservations.worst(request) - self._cache.blocks_for(request.num_tokens)
+        else:
+            share = self._config.watermark if self._roster.running else 0.0
+            reserve = int(share * self._cache.num_allocatable)
+        lacking = self._cache.shortfall(request, hits) + reserve + reservations.set_aside()
+        return lacking <= freed
+
+    def _available(self, request: Request) -> int:
+        """Returns the blocks that a running request can be given."""
+        return self._cache.num_available - self._roster.reservations.set_aside(but_for=request)
 
     def _preempt(self, plan: _Plan, request: Request) -> None:
         self._roster.preempt(request, plan.now)

@@ -153,6 +153,19 @@ class PrefixCache:
         new = max(0, self._blocks.blocks_for(end) - len(table))
         return new + (not self._is_writable(table, request.num_computed))
 
+    def blocks_lacking(self, request: Request, end: int) -> int:
+        """Returns how many blocks the request may take until it has `end` tokens.
+
+        Those that its table lacks, and a copy of its partial block while others share that.
+        """
+        table = self._tables[request.id]
+        index, offset = divmod(request.num_computed, self.block_tokens)
+        shared = False
+        if offset and index < len(table):
+            block = table[index]
+            shared = self._blocks.references(block) - self._pinned[block] > 1
+        return max(0, self._blocks.blocks_for(end) - len(table)) + shared
+
     def extend(self, request: Request, end: int) -> Copy | None:
         """Prepares the request's blocks for writing positions [num_computed, end).
 

@@ -93,6 +93,8 @@ class Request:
     index: int = 0
     """Which choice of its request it is."""
     priority: int = 0
+    fairness_key: str = ""
+    """Whose share of the engine it uses; those without one share one."""
     siblings: tuple[Request, ...] = ()
     """The other choices, waiting to be forked from this one when its prompt is computed."""
     prompt_logprobs: int | None = None
@@ -112,6 +114,8 @@ class Request:
     """Prompt tokens that it computed and left hittable for others; kept over preemption."""
     num_prompt_logprobs: int = 0
     """Prompt positions, from 1 on, whose logprobs have been delivered; kept over preemption."""
+    num_charged: int = 0
+    """Prompt tokens that its fairness key has paid for; kept over preemption."""
     num_preemptions: int = 0
     first_scheduled: float | None = None
     first_token: float | None = None

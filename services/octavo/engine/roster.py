@@ -6,18 +6,33 @@ A request runs as long as it has a block table. Decides nothing: the planner and
 from __future__ import annotations
 
 from octavo.engine.block_manager import check
+from octavo.engine.policy import FreeQueue, WaitingQueue
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request, RequestId, Status
 from octavo.engine.request_queue import RequestQueue
+from octavo.engine.reservations import Reservations
 from octavo.v1.errors import OctavoError
 
 
 class Roster:
-    """Owns requests from `add` to `finish`; block tables are made and given up with the moves."""
+    """Owns requests from `add` to `finish`; block tables are made and given up with the moves.
 
-    def __init__(self, cache: PrefixCache) -> None:
+    Args:
+        cache: block tables.
+        waiting: the queue of those that wait; empty.
+        max_preemptions: preemptions after which a request runs protected only; 0 protects nobody.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        waiting: WaitingQueue | None = None,
+        *,
+        max_preemptions: int = 0,
+    ) -> None:
         self.running = RequestQueue()
-        self.waiting = RequestQueue()
+        self.waiting: WaitingQueue = FreeQueue() if waiting is None else waiting
+        self.reservations = Reservations(cache, max_preemptions)
         self.requests: dict[RequestId, Request] = {}
         """All that have not been finished, unforked siblings included."""
         self.suspects: dict[RequestId, int] = {}
@@ -59,11 +74,12 @@ class Roster:
         """Moves a waiting request, which has got its block table, to those that run."""
         self._dequeue(request)
         self._run(request)
+        if self.reservations.is_due(request):
+            self.reservations.protect(request)
 
     def preempt(self, request: Request, now: float) -> None:
         """Takes all blocks of a running request and queues it again; its outputs are kept."""
-        self.running.remove(request)
-        self._cache.release(request)
+        self._stop(request)
         request.num_computed = 0
         request.num_preemptions += 1
         request.status = Status.PREEMPTED
@@ -78,7 +94,9 @@ class Roster:
             sibling.block_hashes = list(request.block_hashes)
             sibling.num_computed = request.num_computed
             sibling.num_cached = request.num_cached
+            sibling.num_charged = request.num_charged
             self._run(sibling)
+            self.reservations.inherit(request, sibling)
         request.siblings = ()
 
     def reject(self, request: Request, error: OctavoError) -> None:
@@ -117,6 +135,9 @@ class Roster:
             waits = request.status in (Status.WAITING, Status.PREEMPTED)
             check(waits and not request.num_computed, f"request {request.id} waits unknowingly")
         check(self._cache.num_tables == len(self.running), "a request that does not run has blocks")
+        running = {r.id for r in self.running}
+        protected = {r.id for r in self.reservations}
+        check(protected <= running, "blocks are set aside for a request that does not run")
         tokens = sum(r.num_tokens for r in self.waiting)
         check(tokens == self.waiting_tokens, "the count of waiting tokens is wrong")
         waiting = {r.id for r in self.waiting}
@@ -126,6 +147,11 @@ class Roster:
     def _run(self, request: Request) -> None:
         request.status = Status.RUNNING
         self.running.add(request)
+
+    def _stop(self, request: Request) -> None:
+        self.running.remove(request)
+        self._cache.release(request)
+        self.reservations.release(request)
 
     def _enqueue(self, request: Request, now: float) -> None:
         self.waiting.add(request)
@@ -140,8 +166,7 @@ class Roster:
     def _withdraw(self, request: Request) -> None:
         """Takes the request out of whichever queue it is in, and its blocks from it."""
         if request in self.running:
-            self.running.remove(request)
-            self._cache.release(request)
+            self._stop(request)
         elif request in self.waiting:
             self._dequeue(request)
         self.suspects.pop(request.id, None)

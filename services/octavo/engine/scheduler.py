@@ -12,10 +12,12 @@ from math import inf
 from octavo.engine.batch import StepInput
 from octavo.engine.block_manager import check
 from octavo.engine.planner import Planner, SchedulerConfig
+from octavo.engine.policy import check_priority, waiting_queue
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request, RequestId
 from octavo.engine.roster import Roster
-from octavo.v1.errors import INVALID_VALUE, QUEUE_FULL, OctavoError
+from octavo.engine.stall import StallWatch
+from octavo.v1.errors import INVALID_VALUE, QUEUE_FULL, QUEUE_STALLED, OctavoError
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 
@@ -44,8 +46,12 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, cache: PrefixCache) -> None:
         self.config = config
         self.cache = cache
-        self._roster = Roster(cache)
+        waiting = waiting_queue(
+            config.scheduling_policy, ageing_s_per_token=config.ageing_s_per_token
+        )
+        self._roster = Roster(cache, waiting, max_preemptions=config.max_preemptions)
         self._planner = Planner(config, cache, self._roster)
+        self._stall = StallWatch()
         self._in_flight: StepInput | None = None
         self._now = 0.0
         self._next_expiry = inf  # never later than the earliest deadline
@@ -66,6 +72,11 @@ class Scheduler:
         return self._roster.num_preemptions
 
     @property
+    def num_reserved_blocks(self) -> int:
+        """Blocks that hold nothing in use, but are set aside for protected requests."""
+        return self._roster.reservations.set_aside()
+
+    @property
     def num_free_blocks(self) -> int:
         """Blocks that hold nothing."""
         return self.cache.num_free
@@ -84,6 +95,20 @@ class Scheduler:
     def requests(self) -> list[Request]:
         """Returns all requests that have not been finished, unforked siblings included."""
         return list(self._roster.requests.values())
+
+    def figures(self, head: Request) -> dict[str, int]:
+        """Returns the numbers of a queue that stood still, for whoever has to find out why."""
+        return {
+            "waiting": self.num_waiting,
+            "running": self.num_running,
+            "free_blocks": self.num_free_blocks,
+            "cached_free_blocks": self.num_cached_free_blocks,
+            "reserved_blocks": self.num_reserved_blocks,
+            "head": head.id,
+            "head_tokens": head.num_tokens,
+            "head_choices": 1 + len(head.siblings),
+            "head_preemptions": head.num_preemptions,
+        }
 
     def has_work(self) -> bool:
         """Tells whether a step could do anything."""
@@ -113,8 +138,11 @@ class Scheduler:
                 that shows at once whether they are the cause, and costs the others least.
 
         Raises:
-            OctavoError: the queue is full, or the group has more choices than can run at once.
+            OctavoError: the queue is full, the group has more choices than can run at once, or it
+                has a priority and the policy knows none.
         """
+        for request in group:
+            check_priority(self.config.scheduling_policy, request.priority)
         choices = [choice for request in group for choice in (request, *request.siblings)]
         if len(choices) > self.config.max_num_seqs:
             reason = f"must be at most {self.config.max_num_seqs}"
@@ -150,6 +178,14 @@ class Scheduler:
         check(self._in_flight is None, "a step is in flight")
         self._now = now
         self._in_flight = self._planner.plan(now, max_tokens)
+        if self._stall.is_over(
+            waiting=self.num_waiting,
+            running=self.num_running,
+            planned=self._in_flight is not None,
+            loading=False,
+        ):
+            error = OctavoError(QUEUE_STALLED, turns=self._stall.limit)
+            self._roster.reject(self._roster.waiting.head, error)
         return self._in_flight
 
     def drain_rejected(self) -> list[tuple[Request, OctavoError]]:
@@ -167,6 +203,7 @@ class Scheduler:
         not finite: nothing they wrote or read stays hittable, and the caller finishes them.
         """
         self._end_step(step)
+        self._roster.waiting.settle()
         self.cache.commit(
             row.request
             for row in step.rows
@@ -198,6 +235,7 @@ class Scheduler:
             The request to be failed, if it was alone in the step.
         """
         self._end_step(step)
+        self._roster.waiting.revoke()
         self.cache.revoke()
         for row in step.rows:
             self._roster.preempt(row.request, self._now)

@@ -22,6 +22,7 @@ from octavo.v1 import engine_pb2
 from octavo.v1.errors import (
     INVALID_VALUE,
     PORT_IN_USE,
+    QUEUE_FULL,
     UNSUPPORTED_PARAMETER,
     OctavoError,
 )
@@ -56,6 +57,8 @@ def status_of(error: OctavoError) -> grpc.StatusCode:
     """Returns the gRPC status of a catalogue error."""
     if error.kind is UNSUPPORTED_PARAMETER:
         return grpc.StatusCode.UNIMPLEMENTED
+    if error.kind is QUEUE_FULL:  # the engine is there, so another call is no remedy
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
     return _STATUS.get(error.kind.status, grpc.StatusCode.UNKNOWN)
 
 

@@ -34,6 +34,8 @@ class Need:
 
     num_tokens: int = 0
     """Prompt and output together, at most."""
+    output_tokens: int = 0
+    """Of these at most the output."""
     resumes: bool = False
     numerics_id: str | None = None
     """Must be equal, on an engine that is exact; None: the answer may change its course."""
@@ -41,6 +43,8 @@ class Need:
     def is_met_by(self, card: engine_pb2.ModelCard) -> bool:
         """Whether an engine with this card will do."""
         if card.max_model_len < self.num_tokens:
+            return False
+        if 0 < card.max_output_tokens < self.output_tokens:
             return False
         if self.resumes and not card.features & FEATURE_RESUME:
             return False

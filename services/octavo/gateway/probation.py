@@ -37,6 +37,7 @@ _VARYING = (
     "remaining_ms",
     "max_queue_ms",
     "priority",
+    "fairness_key",
     "traceparent",
 )
 """What does not decide what an engine computes."""

@@ -14,6 +14,7 @@ import structlog
 from octavo.gateway.attempts import Attempt, EngineLostError
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import QUEUE_FULL, OctavoError
+from octavo.v1.features import FEATURE_PRIORITY
 from octavo.v1.limits import MAX_PRIORITY
 
 log = structlog.get_logger(__name__)
@@ -99,7 +100,7 @@ def probe_request(card: engine_pb2.ModelCard, *, id: str) -> engine_pb2.Generate
         n=1,
         stop=engine_pb2.Stop(ignore_eos=True),
         sampling=engine_pb2.Sampling(seed=0, temperature=0.0),
-        priority=-MAX_PRIORITY,
+        priority=-MAX_PRIORITY if card.features & FEATURE_PRIORITY else 0,
     )
 
 

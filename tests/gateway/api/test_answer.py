@@ -16,7 +16,13 @@ from tests.gateway.api.scripted import Step, World, says
 from octavo.gateway.api import answer as module
 from octavo.gateway.dispatch import Call
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import ENGINE_FAILURE, QUEUE_FULL, SLOW_CLIENT, OctavoError
+from octavo.v1.errors import (
+    ENGINE_FAILURE,
+    QUEUE_FULL,
+    SLOW_CLIENT,
+    UNSUPPORTED_PARAMETER,
+    OctavoError,
+)
 
 DONE = b"data: [DONE]\n\n"
 
@@ -113,7 +119,7 @@ def test_a_generation_that_just_ends_is_a_lost_stream_too() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_an_error_before_the_first_token_is_an_http_error(stream: bool) -> None:
+def test_38_an_error_before_the_first_token_is_an_http_error(stream: bool) -> None:
     def script(call: Call) -> Iterable[Step]:
         yield OctavoError(QUEUE_FULL, queued=9, limit=9, unit="requests", retry_after_ms=2100)
 
@@ -123,6 +129,15 @@ def test_an_error_before_the_first_token_is_an_http_error(stream: bool) -> None:
     assert response.error["code"] == "queue_full"
     assert response.error["octavo"]["code"] == "OCT-2002"
     assert response.headers["content-type"] == "application/json"
+
+
+def test_36_a_priority_that_the_engine_would_ignore_is_a_bad_request() -> None:
+    def script(call: Call) -> Iterable[Step]:
+        yield OctavoError(UNSUPPORTED_PARAMETER, param="priority", reason="it serves by arrival")
+
+    response = World(script).chat(priority=1)
+    assert (response.status, response.error["code"]) == (400, "unsupported_parameter")
+    assert response.error["param"] == "priority"
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])

@@ -4,6 +4,7 @@ import pytest
 
 from octavo.gateway.api.headers import (
     client_label,
+    fairness_key,
     idempotency_key,
     ignored_header,
     is_strict,
@@ -68,6 +69,15 @@ def test_other_idempotency_keys_are_refused(key: str) -> None:
         idempotency_key({"headers": [(b"idempotency-key", key.encode("latin-1"))]})
     assert caught.value.kind is INVALID_VALUE
     assert caught.value.param == "Idempotency-Key"
+
+
+def test_a_fairness_key_is_visible_ascii_and_short() -> None:
+    assert fairness_key(scope()) == ""
+    assert fairness_key(scope(x_octavo_fairness_key="team-a")) == "team-a"
+    for bad in ("a b", "x" * 129, "\u00e9"):
+        with pytest.raises(OctavoError) as caught:
+            fairness_key(scope(x_octavo_fairness_key=bad))
+        assert caught.value.param == "X-Octavo-Fairness-Key"
 
 
 def test_without_the_header_there_is_no_key() -> None:

@@ -18,6 +18,19 @@ def test_the_clients_read_timeout_is_the_deadline_of_an_answer_in_one_piece() ->
         assert world.request.remaining_ms == 0
 
 
+def test_a_proxys_word_on_whose_share_it_is_wins_over_the_bodys() -> None:
+    world = World()
+    header = {"x-octavo-fairness-key": "team-a"}
+    keys = []
+    for headers, body in (({}, {}), ({}, {"fairness_key": "me"}), (header, {"fairness_key": "me"})):
+        assert world.chat(headers=headers, **body).status == 200
+        keys.append(world.request.fairness_key)
+    assert keys == ["", "me", "team-a"]
+    refused = world.chat(headers={"x-octavo-fairness-key": "two words"})
+    assert (refused.status, refused.error["param"]) == (400, "X-Octavo-Fairness-Key")
+    assert world.chat(fairness_key="x" * 129).error["param"] == "fairness_key"
+
+
 def test_the_trace_context_is_passed_on() -> None:
     world = World()
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

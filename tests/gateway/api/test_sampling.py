@@ -33,6 +33,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
         best_of=2,
         priority=-3,
         cache_salt="s",
+        fairness_key="f",
         max_queue_ms=500,
         logprobs=True,
         top_logprobs=3,
@@ -57,6 +58,7 @@ def test_every_sampling_field_reaches_the_engine() -> None:
     assert request.stop.ignore_eos
     assert (request.min_tokens, request.max_tokens, request.n) == (2, 20, 2)
     assert (request.priority, request.cache_salt, request.max_queue_ms) == (-3, "s", 500)
+    assert request.fairness_key == "f"
     assert request.logprobs == 3
     assert request.model == "smollm2"
     assert len(response.json["choices"]) == 2
@@ -130,6 +132,14 @@ def test_max_tokens_is_an_upper_bound() -> None:
     assert response.headers["x-octavo-clamped"] == f"max_tokens={room}"
     assert world.dispatcher.calls[0].clamped
     assert response.json["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_engines_quota_bounds_the_room() -> None:
+    world = World(models=[made_model(max_output_tokens=20)])
+    assert world.chat(max_tokens=9).headers.get("x-octavo-clamped") is None
+    assert world.chat(max_tokens=21).headers["x-octavo-clamped"] == "max_tokens=20"
+    assert world.chat().headers.get("x-octavo-clamped") is None
+    assert world.request.max_tokens == 20
 
 
 def test_without_max_tokens_there_is_the_room_that_is_left() -> None:

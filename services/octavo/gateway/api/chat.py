@@ -32,7 +32,13 @@ async def plan_chat(honoured: dict[str, Any], fleet: Fleet, context: Context) ->
             kwargs=body.chat_template_kwargs,
         )
     )
-    fill(request, body, model, read_timeout_ms=context.read_timeout_ms)
+    fill(
+        request,
+        body,
+        model,
+        read_timeout_ms=context.read_timeout_ms,
+        fairness_key=context.fairness_key,
+    )
     if body.logprobs:
         request.logprobs = body.top_logprobs or 0
     wanted, param = body.max_completion_tokens, "max_completion_tokens"

@@ -120,7 +120,13 @@ def _request(
 ) -> engine_pb2.GenerateRequest:
     request = engine_pb2.GenerateRequest()
     request.token_ids.ids.extend(ids)
-    fill(request, body, model, read_timeout_ms=context.read_timeout_ms)
+    fill(
+        request,
+        body,
+        model,
+        read_timeout_ms=context.read_timeout_ms,
+        fairness_key=context.fairness_key,
+    )
     request.score_only = _wanted(body) == 0 and body.echo
     if body.logprobs is not None:
         request.logprobs = body.logprobs

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from octavo.gateway.routing import Route
 from octavo.v1.errors import INVALID_VALUE, OctavoError
-from octavo.v1.limits import MAX_MS
+from octavo.v1.limits import MAX_FAIRNESS_KEY_CHARS, MAX_MS
 
 Headers = list[tuple[bytes, bytes]]
 Scope = MutableMapping[str, Any]
@@ -72,6 +72,19 @@ def client_label(scope: Scope) -> str:
     """Returns the client's own id of the request: a label for people, never a key."""
     label = header(scope, b"x-request-id")[:MAX_LABEL_CHARS]
     return label if label.isascii() and label.isprintable() else ""
+
+
+def fairness_key(scope: Scope) -> str:
+    """Returns whose share of the engines the request uses, empty when no proxy says so.
+
+    Raises:
+        OctavoError: INVALID_VALUE for a header that is no key.
+    """
+    key = header(scope, b"x-octavo-fairness-key")
+    if key and (len(key) > MAX_FAIRNESS_KEY_CHARS or not _KEY.fullmatch(key)):
+        reason = f"must be 1 to {MAX_FAIRNESS_KEY_CHARS} visible ASCII characters"
+        raise OctavoError(INVALID_VALUE, param="X-Octavo-Fairness-Key", reason=reason)
+    return key
 
 
 def idempotency_key(scope: Scope) -> str:

@@ -51,7 +51,7 @@ _ROWS: Final = [
     *_rows("honoured", BOTH, "bad_words allowed_token_ids stop stop_token_ids ignore_eos"),
     *_rows("honoured", BOTH, "include_stop_str_in_output n best_of seed logprobs"),
     *_rows("honoured", BOTH, "prompt_logprobs stream stream_options priority cache_salt"),
-    *_rows("honoured", BOTH, "return_token_ids max_queue_ms"),
+    *_rows("honoured", BOTH, "return_token_ids max_queue_ms fairness_key"),
     *_rows("honoured", CHAT, "messages max_completion_tokens top_logprobs"),
     *_rows("honoured", CHAT, "add_generation_prompt continue_final_message chat_template_kwargs"),
     *_rows("honoured", COMPLETIONS, "prompt echo add_special_tokens"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from octavo.gateway.api.headers import Scope, client_label, header, read_timeout_ms
+from octavo.gateway.api.headers import Scope, client_label, fairness_key, header, read_timeout_ms
 from octavo.gateway.api.parameters import Endpoint
 from octavo.gateway.dispatch import Call
 from octavo.gateway.endpoints import ServedModel
@@ -25,6 +25,7 @@ class Context:
     client_label: str = ""
     traceparent: str = ""
     read_timeout_ms: int = 0
+    fairness_key: str = ""
     waited_s: float = 0.0
     """How long it was held."""
     replayed: bool = False
@@ -40,7 +41,7 @@ class Context:
         ignored: tuple[str, ...],
         waited_s: float = 0.0,
     ) -> Context:
-        """Reads the headers."""
+        """Reads the headers; raises INVALID_VALUE for one that cannot be honoured."""
         return cls(
             id=id,
             created=created,
@@ -48,6 +49,7 @@ class Context:
             client_label=client_label(scope),
             traceparent=header(scope, b"traceparent"),
             read_timeout_ms=read_timeout_ms(scope),
+            fairness_key=fairness_key(scope),
             waited_s=waited_s,
         )
 

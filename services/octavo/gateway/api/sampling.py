@@ -19,6 +19,7 @@ from octavo.v1.limits import (
     MAX_LOGIT_BIAS_VALUE,
     MAX_STOP_TOKEN_IDS,
 )
+from octavo.v1.validation import room_left
 
 MAX_BAD_WORDS_CHARS: Final = 64 * 1024
 """Characters of all bad words together; each is encoded twice."""
@@ -33,8 +34,17 @@ def fill(
     model: ServedModel,
     *,
     read_timeout_ms: int,
+    fairness_key: str = "",
 ) -> None:
     """Writes all fields that both endpoints share, apart from prompt, max_tokens and logprobs.
+
+    Args:
+        request: what is written.
+        body: the client's words.
+        model: what is to serve it.
+        read_timeout_ms: how long the client waits; zero when it does not say.
+        fairness_key: what a proxy said in a header. It wins over the body, so that clients behind
+            the proxy cannot choose whose share they use.
 
     Raises:
         OctavoError: a value that no request can hold.
@@ -49,6 +59,7 @@ def fill(
     request.cache_salt = body.cache_salt
     request.priority = body.priority
     request.max_queue_ms = body.max_queue_ms
+    request.fairness_key = fairness_key or body.fairness_key
     if not body.stream:
         # A stream is kept alive by comments; an answer in one piece is lost when nobody waits.
         request.remaining_ms = read_timeout_ms
@@ -85,7 +96,8 @@ def clamp(
     """Sets max_tokens to what was wanted or to the room left; returns the room if it was less."""
     if wanted == 0:
         raise _invalid(param, "must be at least 1")
-    room = model.capacity.max_model_len - len(request.token_ids.ids)
+    request.max_tokens = 0
+    room = room_left(request, model.capacity)
     if room < 1:  # the prompt alone is too long, which validation will say
         return None
     request.max_tokens = room if wanted is None else min(wanted, room)

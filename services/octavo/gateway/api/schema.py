@@ -53,6 +53,7 @@ class RawGeneration(Struct, kw_only=True):
     stream_options: RawStreamOptions | None = None
     priority: Signed = 0
     cache_salt: str = ""
+    fairness_key: str = ""
     return_token_ids: bool = False
     max_queue_ms: Annotated[int, Meta(ge=0, le=MAX_MS)] = 0
 
