@@ -7,3 +7,6 @@ FEATURE_RESUME = 1
 
 FEATURE_STATE_EVENTS = 2
 """The state stream has KV events."""
+
+FEATURE_BEAM = 4
+"""GenerateRequest.beam is understood."""
