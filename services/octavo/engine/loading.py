@@ -32,7 +32,7 @@ from octavo.runtime.failpoint import failpoint
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
-from octavo.v1.features import FEATURE_RESUME, FEATURE_STATE_EVENTS
+from octavo.v1.features import FEATURE_BEAM, FEATURE_RESUME, FEATURE_STATE_EVENTS
 from octavo.v1.validation import Capacity
 
 log = structlog.get_logger(__name__)
@@ -197,7 +197,7 @@ class Loading:
             bos_token_id=checkpoint.bos_token_id,
             max_num_seqs=config.max_num_seqs,
             default_sampling=engine_pb2.Sampling(**checkpoint.default_sampling),  # type: ignore[arg-type]
-            features=FEATURE_RESUME | FEATURE_STATE_EVENTS,
+            features=FEATURE_RESUME | FEATURE_STATE_EVENTS | FEATURE_BEAM,
             dtype=config.dtype,
             created_unix_s=int(self._env.wall()),
         )

@@ -8,7 +8,7 @@ suspect      an engine on which no other suspect is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from octavo.gateway.call import Call
@@ -123,15 +123,15 @@ class Placement:
         request = self._request
         room = room_left(request, model.capacity)
         num_tokens = len(request.token_ids.ids) + (0 if request.score_only else room)
-        if not self._delivered.begun:
-            return fleet.candidates(model, tried, Need(num_tokens=num_tokens))
         resumes = self._delivered.num_tokens > 0
-        numerics = self._progress.delivered_by
-        exact = Need(num_tokens=num_tokens, resumes=resumes, numerics_id=numerics)
+        need = Need(num_tokens=num_tokens, resumes=resumes, beams=request.HasField("beam"))
+        if not self._delivered.begun:
+            return fleet.candidates(model, tried, need)
+        exact = replace(need, numerics_id=self._progress.delivered_by)
         found = fleet.candidates(model, tried, exact)
         if found or self._policy.mode != "any":
             return found
-        return fleet.candidates(model, tried, Need(num_tokens=num_tokens, resumes=resumes))
+        return fleet.candidates(model, tried, need)
 
     async def _wait(self, hashes: list[BlockHash]) -> Place:
         progress, begun = self._progress, self._env.now()
