@@ -112,6 +112,21 @@ def test_what_was_told_of_it_is_not_told_again() -> None:
     asyncio.run(scenario())
 
 
+def test_it_goes_on_after_a_second_death_that_was_not_its_fault() -> None:
+    async def scenario() -> None:
+        dying = Script(die_after=WORD, delay_s=0.05)
+        script = by_attempt(Script(die_after=FIRST), dying, Script())
+        async with gateway(*(BeamEngine(script=script) for _ in range(3))) as gw:
+            generation = await gw.open(beam("abc"))
+            assert await texts(generation) == WHOLE
+            record = await gw.records.get(generation.id)
+            assert record is not None
+            assert (record["attempts"], record["deaths"]) == (3, 2)
+            gw.check_idle()
+
+    asyncio.run(scenario())
+
+
 def test_a_search_that_has_begun_is_not_blamed_for_the_second_death() -> None:
     """It is as innocent as a request that has got a token; only the third death ends it."""
 

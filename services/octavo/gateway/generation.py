@@ -234,8 +234,9 @@ class Generation:
             self._shared.budget.request()
         progress.attempts += 1
         if progress.deaths:
+            unfinished = self._delivered.unfinished
             searches = self._request.HasField("beam")
-            progress.unproven = {0} if searches else self._delivered.unfinished
+            progress.unproven = {min(unfinished)} if searches else unfinished
             self._shared.probation.enter(replica.name, self.id, now())
         failpoint("gateway.submit")
         self._attempt = replica.submit(
