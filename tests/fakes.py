@@ -7,7 +7,10 @@ import json
 import random
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from octavo.engine.batch import Logprobs, Sampled, StepInput, StepOutput
+from octavo.engine.beam_search import Candidates
 from octavo.engine.request import Request
 
 BLOCK = 16
@@ -21,6 +24,23 @@ def next_token(ids: Sequence[int], seed: int, vocab_size: int = 256) -> int:
     data = ",".join(map(str, ids)).encode()
     h = hashlib.blake2b(data, key=str(seed).encode(), digest_size=4).digest()
     return int.from_bytes(h, "big") % vocab_size
+
+
+def next_logprobs(ids: Sequence[int]) -> np.ndarray:
+    """The fake model's distribution (float32), for a beam search; ends are rather probable."""
+    data = ",".join(map(str, ids)).encode()
+    seed = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+    logits = 2 * np.random.default_rng(seed).standard_normal(BYTE_VOCAB)
+    logits[EOS] += 4
+    logits -= np.log(np.exp(logits).sum())
+    return logits.astype(np.float32)
+
+
+def next_candidates(ids: Sequence[int], count: int) -> Candidates:
+    """The best of that distribution."""
+    logprobs = next_logprobs(ids)
+    best = np.argsort(-logprobs, kind="stable")[:count]
+    return Candidates(token_ids=tuple(best.tolist()), logprobs=tuple(logprobs[best].tolist()))
 
 
 def expected_output(
@@ -89,6 +109,9 @@ class FakeRunner:
             return Sampled(token_ids=(), finite=False)
         if self._mask(request):
             return Sampled(token_ids=())
+        if request.sampling.num_candidates:
+            best = next_candidates(ids, request.sampling.num_candidates)
+            return Sampled(token_ids=(), candidates=best)
         token = self._token(ids, request.sampling.seed)
         logprobs = (one_logprob(token),) if request.sampling.logprobs is not None else ()
         return Sampled(token_ids=(token,), logprobs=logprobs)

@@ -86,6 +86,31 @@ def test_completions_take_text_lists_and_ids(client: openai.OpenAI) -> None:
     assert ask([tokens, tokens]) == one * 2
 
 
+def test_beam_search_gives_the_best_sequences_whole_or_as_a_stream(client: openai.OpenAI) -> None:
+    search = {"use_beam_search": True, "beam_width": 4, "length_penalty": 0.5}
+    prompt = "The three largest cities of France are"
+    whole = client.completions.create(
+        model=MODEL, prompt=prompt, n=3, max_tokens=12, extra_body=search
+    )
+    best = [choice.text for choice in whole.choices]
+    assert len(set(best)) == 3
+    assert "Paris" in best[0]
+    assert whole.usage is not None
+    assert 3 < whole.usage.completion_tokens <= 36
+    texts = ["", "", ""]
+    for chunk in client.completions.create(
+        model=MODEL, prompt=prompt, n=3, max_tokens=12, stream=True, extra_body=search
+    ):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == best
+    with pytest.raises(openai.BadRequestError, match="beam search") as refused:
+        client.completions.create(
+            model=MODEL, prompt=prompt, n=2, temperature=0.7, extra_body={"use_beam_search": True}
+        )
+    assert refused.value.param == "temperature"
+
+
 def test_choices_use_consecutive_seeds(client: openai.OpenAI) -> None:
     def ask(seed: int, n: int) -> list[str | None]:
         answer = client.chat.completions.create(

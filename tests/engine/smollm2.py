@@ -49,6 +49,7 @@ def new_core(
     max_batched_tokens: int = 512,
     long_prefill_tokens: int = 512,
     prefix_caching: bool = True,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> EngineCore:
     """A fresh core, cold cache, on the shared weights and pool."""
     cache = PrefixCache(BlockManager(num_blocks + 1, BLOCK_TOKENS), enabled=prefix_caching)
@@ -67,7 +68,7 @@ def new_core(
 
     return EngineCore(
         scheduler=Scheduler(config, cache),
-        runner=runner(),
+        runner=runner(dtype),
         model=Model(
             served_names=("smollm2",),
             identity=b"smollm2",

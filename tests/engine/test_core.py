@@ -604,3 +604,20 @@ def test_17_whatever_is_asked_every_request_ends_and_nothing_stays_in_use(
             elif engine.last(ticket, choice).finish_reason != ERROR:
                 assert got == expected
     engine.assert_idle()
+
+
+def test_choices_of_a_long_prompt_hold_it_once() -> None:
+    """Semantics 23: n = 4 takes at most 1.15 times the blocks of one, and copies three."""
+    most, copies = [], []
+    for n in (1, 4):
+        engine = Engine(num_blocks=128, max_model_len=2048)
+        engine.submit(generate(prompt_of(1000), n=n, seed=1, max_tokens=32))
+        used = 0
+        while engine.core.num_open:
+            engine.step()
+            used = max(used, engine.cache.num_allocatable - engine.cache.num_available)
+        most.append(used)
+        copies.append(sum(len(step.copies) for step in engine.runner.steps))
+        engine.assert_idle()
+    assert most[1] <= 1.15 * most[0]
+    assert copies == [0, 3]

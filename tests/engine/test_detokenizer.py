@@ -405,3 +405,17 @@ def test_a_matcher_agrees_with_a_naive_search_on_all_short_texts() -> None:
                     rest = matcher.feed(text[split:], counts=True)
                     end = None if rest is None else split + rest
                 assert end == (None if found < 0 else found + len(stop))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(ids=token_runs(), begun=st.binary(max_size=3))
+def test_all_at_once_is_one_by_one(ids: list[int], begun: bytes) -> None:
+    prompt = [*PROMPT, *(byte_ids()[byte] for byte in begun if byte in byte_ids())]
+    one_by_one = "".join(pieces(start(prompt=prompt), ids))
+    whole = start(prompt=prompt)
+    assert whole.push_all(ids) + whole.flush() == one_by_one
+
+
+def test_all_at_once_completes_the_character_in_which_the_prompt_ended() -> None:
+    first, *rest = [byte_ids()[byte] for byte in "家".encode()]
+    assert start(prompt=[*PROMPT, first]).push_all(rest) == "家"

@@ -7,6 +7,7 @@ import itertools
 import pytest
 from tests.engine.harness import generate
 
+from octavo.engine.beam_search import BeamParams, EarlyStopping
 from octavo.engine.intake import Model, build_requests
 from octavo.engine.request import Request, RequestId
 from octavo.v1 import engine_pb2
@@ -142,3 +143,38 @@ def test_scoring_and_resuming_exclude_each_other() -> None:
     proto.resumes.add(output_ids=[3] * 5000)
     with pytest.raises(OctavoError, match="resume"):
         build(proto)
+
+
+def test_a_beam_search_is_one_request_that_carries_its_beams_and_its_choices() -> None:
+    proto = generate([1, 2], n=2, max_tokens=5)
+    proto.stop.token_ids.append(7)
+    proto.beam.width = 3
+    proto.beam.early_stopping = engine_pb2.EARLY_STOPPING_NEVER
+    first, second = build(proto)
+    assert first.siblings == (second,)
+    assert first.slots == 3
+    beams = first.beams
+    assert beams is not None
+    assert beams.search.params == BeamParams(
+        width=3,
+        max_tokens=5,
+        end_token_ids=frozenset({7, 9}),
+        length_penalty=1.0,
+        early_stopping=EarlyStopping.NEVER,
+    )
+    assert {beam.sampling.num_candidates for beam in (first, *beams.idle)} == {5}
+    assert len({request.id for request in (first, second, *beams.idle)}) == 5
+    for beam in beams.idle:
+        assert (beam.carrier, beam.owner, beam.beams, beam.siblings) == (first, first, None, ())
+        assert beam.prompt_ids == first.prompt_ids
+        assert beam.output_ids is not first.output_ids
+
+
+def test_choices_of_a_beam_search_that_are_missing_are_searched_together() -> None:
+    proto = generate([1, 2], n=3, max_tokens=5)
+    proto.beam.width = 3
+    for choice in (2, 1):
+        proto.resumes.add(choice=choice)
+    first, second = build(proto)
+    assert (first.index, second.index) == (2, 1)
+    assert first.siblings == (second,)

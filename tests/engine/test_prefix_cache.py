@@ -407,3 +407,29 @@ def test_check_integrity_notices_a_hash_without_mark() -> None:
     cache.blocks.forget(BlockId(cache.table(request)[0]))
     with pytest.raises(IntegrityError, match="mark"):
         cache.check_integrity()
+
+
+@pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
+@pytest.mark.parametrize("writers", [1, 2, 4])
+@pytest.mark.parametrize("computed", [31, 32, 33])
+def test_blocks_needed_by_all_are_those_that_are_taken(
+    computed: int, writers: int, caching: bool
+) -> None:
+    """The last owner of a shared block copies nothing, unless the block has a hash."""
+    cache, parent = Cache(32, enabled=caching), make_request(1, prompt_of(computed))
+    cache.compute(parent)
+    children = [make_request(10 + i, prompt_of(computed)) for i in range(4)]
+    for child in children:
+        cache.fork(parent, child)
+        child.num_computed = computed
+        child.output_ids = [child.id, 0, 0, 0]
+    cache.release(parent)
+    for writing in (children[:writers], children):
+        writes = [(child, child.num_computed + 2) for child in writing]
+        needed, before = cache.blocks_needed_by_all(writes), cache.num_available
+        for child, end in writes:
+            cache.extend(child, end)
+            child.num_computed = end
+        assert before - cache.num_available == needed
+        cache.commit()
+        cache.check_integrity()

@@ -1,6 +1,7 @@
 """The sampler against a naive reference, and its independence of everything around a row."""
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.sampling_reference import Row, noise_of, reference, splitmix64
+from tests.engine.sampling_reference import Row, edited, noise_of, reference, splitmix64
 
-from octavo.engine.batch import Sampled, SampleSpec
+from octavo.engine.batch import NO_CANDIDATES, Sampled, SampleSpec
 from octavo.engine.request import Request, RequestId, SamplingParams, StopParams
 from octavo.engine.sampler import Sampler, exponential_noise
 from octavo.v1.block_hash import BlockHash
@@ -384,3 +385,50 @@ def test_prompt_logprobs_are_those_of_each_target() -> None:
         assert result[i].logprobs == pytest.approx([float(wanted[i, j]) for j in ids])
     assert set(result[2].logprobs) == {LOGPROB_FLOOR}
     assert result[1] == Sampler(VOCAB).prompt_logprobs(logits[1:2], [0], 2)[0]
+
+
+# --- candidates of a beam search
+
+
+@settings(max_examples=500, deadline=None)
+@given(row=rows(), params=PARAMS, count=st.integers(1, VOCAB + 3), output=FEW_IDS)
+def test_candidates_are_the_best_after_the_edits_ties_by_id(
+    row: Row, params: SamplingParams, count: int, output: list[int]
+) -> None:
+    """Neither temperature nor filters touch them."""
+    chosen = request(dataclasses.replace(params, num_candidates=count), output=output)
+    (sampled,) = sample(torch.from_numpy(row)[None], [chosen])
+    assert sampled.token_ids == ()
+    out = edited(row, chosen).astype(np.float64)
+    if not np.isfinite(out.max()):
+        assert sampled.candidates == NO_CANDIDATES
+        return
+    logprobs = out - out.max() - np.log(np.exp(out - out.max()).sum())
+    order = [i for i in np.argsort(-logprobs, kind="stable") if logprobs[i] > -np.inf]
+    got = sampled.candidates
+    assert list(got.logprobs) == pytest.approx(list(logprobs[order[:count]]), rel=1e-5, abs=1e-5)
+    assert list(got.logprobs) == sorted(got.logprobs, reverse=True)
+    for token, value in zip(got.token_ids, got.logprobs, strict=True):
+        assert value == pytest.approx(logprobs[token], rel=1e-5, abs=1e-5)
+    # float32 may make equals of what differs by less than it can tell.
+    for (first, a), (second, b) in itertools.pairwise(
+        zip(got.token_ids, got.logprobs, strict=True)
+    ):
+        assert a > b or first < second
+
+
+def test_candidates_do_not_depend_on_neighbours_and_are_float32() -> None:
+    logits = random_rows(5, LARGE_VOCAB)
+    chosen = [request(dataclasses.replace(GREEDY, num_candidates=6)) for _ in range(5)]
+    together = sample(logits, chosen)
+    for i in (0, 3):
+        assert sample(logits[i : i + 1], chosen[:1]) == [together[i]]
+        wanted = logits[i].log_softmax(-1).topk(6)
+        assert together[i].candidates.token_ids == tuple(wanted.indices.tolist())
+        assert together[i].candidates.logprobs == tuple(wanted.values.tolist())
+
+
+def test_a_search_whose_logits_are_not_finite_gets_nothing() -> None:
+    row = torch.tensor([[0.0, math.nan, 1.0]])
+    (sampled,) = sample(row, [request(dataclasses.replace(GREEDY, num_candidates=2))])
+    assert not sampled.finite

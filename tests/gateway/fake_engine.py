@@ -30,7 +30,12 @@ from octavo.v1.block_hash import (
     model_identity,
 )
 from octavo.v1.errors import MODEL_NOT_FOUND, OctavoError
-from octavo.v1.features import FEATURE_PRIORITY, FEATURE_RESUME, FEATURE_STATE_EVENTS
+from octavo.v1.features import (
+    FEATURE_BEAM,
+    FEATURE_PRIORITY,
+    FEATURE_RESUME,
+    FEATURE_STATE_EVENTS,
+)
 
 HEARTBEAT_S = 0.5
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -116,7 +121,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
             eos_token_ids=[256, 258],
             numerics_id=numerics_id,
             exact=True,
-            features=FEATURE_RESUME | FEATURE_STATE_EVENTS | FEATURE_PRIORITY,
+            features=FEATURE_RESUME | FEATURE_STATE_EVENTS | FEATURE_PRIORITY | FEATURE_BEAM,
             weights_version=weights_version,
             dtype="float32",
             created_unix_s=1_700_000_000,

@@ -250,3 +250,100 @@ def test_42_what_passes_is_finite_and_in_range(
     )
     with nullcontext() if passes else pytest.raises(OctavoError):
         validate_sampling(sampling, 100)
+
+
+def beam_request(**fields: object) -> GenerateRequest:
+    made = request()
+    made.max_tokens = 10
+    made.beam.width = 2
+    made.MergeFrom(GenerateRequest(**fields))  # type: ignore[arg-type]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        (lambda r: r.beam.MergeFrom(engine_pb2.Beam(width=1)), "beam_width"),
+        (lambda r: r.beam.MergeFrom(engine_pb2.Beam(width=9)), "beam_width"),
+        (lambda r: r.beam.MergeFrom(engine_pb2.Beam(width=2**32 - 1)), "beam_width"),
+        (set_request(n=3), "n"),
+        (lambda r: r.beam.MergeFrom(engine_pb2.Beam(length_penalty=5.1)), "length_penalty"),
+        (lambda r: r.beam.MergeFrom(engine_pb2.Beam(length_penalty=math.nan)), "length_penalty"),
+        (lambda r: setattr(r.beam, "early_stopping", 3), "early_stopping"),
+        (set_sampling(temperature=0.5), "temperature"),
+        (set_sampling(top_p=0.9), "top_p"),
+        (set_sampling(top_k=5), "top_k"),
+        (set_sampling(min_p=0.1), "min_p"),
+        (set_stop(strings=["x"]), "stop"),
+        (set_request(logprobs=0), "logprobs"),
+        (set_request(prompt_logprobs=0), "prompt_logprobs"),
+        (set_request(score_only=True), "max_tokens"),
+        (set_request(resumes=[engine_pb2.Resume(output_ids=[1])]), "resumes"),
+        (set_request(resumes=[engine_pb2.Resume(chars_sent=1)]), "resumes"),
+    ],
+)
+def test_beam_search_refuses_what_it_would_have_to_ignore(change: Change, param: str) -> None:
+    made = beam_request()
+    change(made)
+    with pytest.raises(OctavoError) as raised:
+        validate_request(made, CAPACITY)
+    assert raised.value.param == param
+    assert raised.value.kind in (INVALID_VALUE, UNSUPPORTED_PARAMETER)
+
+
+def test_beam_search_takes_edits_ends_and_defaults() -> None:
+    sampling = engine_pb2.Sampling(
+        top_p=1.0,
+        top_k=-1,
+        seed=7,
+        repetition_penalty=1.2,
+        presence_penalty=0.5,
+        frequency_penalty=0.5,
+        logit_bias=[LogitBias(token_id=1, bias=2.0)],
+        bad_words=[BadWord(ids=[1])],
+        allowed_token_ids=[1, 2, 3],
+    )
+    for temperature in (None, 0.0, 1.0):
+        if temperature is not None:
+            sampling.temperature = temperature
+        stop = engine_pb2.Stop(token_ids=[4], ignore_eos=True, include_in_output=True)
+        validate_request(
+            beam_request(
+                sampling=sampling,
+                stop=stop,
+                n=2,
+                min_tokens=3,
+                resumes=[engine_pb2.Resume(choice=1)],
+            ),
+            CAPACITY,
+        )
+
+
+@pytest.mark.parametrize(("prompt", "width", "fits"), [(20, 3, True), (20, 4, False), (3, 4, True)])
+def test_beams_fit_with_all_that_they_may_not_share(prompt: int, width: int, fits: bool) -> None:
+    """Of 20 + 10 tokens a block of 16 is shared, so that 4 blocks are enough for 3 beams."""
+    made = beam_request()
+    made.token_ids.ids[:] = [1] * prompt
+    made.beam.width = width
+    if fits:
+        validate_request(made, CAPACITY)
+        return
+    with pytest.raises(OctavoError) as raised:
+        validate_request(made, CAPACITY)
+    assert raised.value.kind is NEVER_FITS
+
+
+def test_all_that_a_beam_search_tells_fits_into_a_message() -> None:
+    capacity = Capacity(
+        vocab_size=100, max_model_len=2**17, max_num_seqs=8, num_blocks=2**16, block_tokens=16
+    )
+    made = beam_request(n=2)
+    made.max_tokens = limits.MAX_BEAM_TOKENS // 2
+    validate_request(made, capacity)
+    for change in (1, -made.max_tokens):  # one more; all the room there is
+        more = GenerateRequest()
+        more.CopyFrom(made)
+        more.max_tokens += change
+        with pytest.raises(OctavoError) as raised:
+            validate_request(more, capacity)
+        assert raised.value.param == "max_tokens"

@@ -10,3 +10,6 @@ FEATURE_STATE_EVENTS = 2
 
 FEATURE_PRIORITY = 4
 """GenerateRequest.priority may be other than zero."""
+
+FEATURE_BEAM = 8
+"""GenerateRequest.beam is understood."""

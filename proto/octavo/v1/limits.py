@@ -10,6 +10,10 @@ MAX_JSON_DEPTH: Final = 64
 """Nesting of the body, checked before any recursive parser sees it."""
 MAX_N: Final = 128
 """Choices of one request (and never more than the engine's max_num_seqs)."""
+MAX_LENGTH_PENALTY: Final = 5.0
+"""Either way: the scores of the longest sequences stay well within float32."""
+MAX_BEAM_TOKENS: Final = 65536
+"""Output tokens that all choices of a beam search may have: they are sent in one message."""
 MAX_PROMPTS: Final = 1024
 """Prompts in one completions request."""
 MAX_LOGPROBS: Final = 20

@@ -138,6 +138,8 @@ def validate_request(request: engine_pb2.GenerateRequest, capacity: Capacity) ->
         if request.HasField(name) and getattr(request, name) > limits.MAX_LOGPROBS:
             raise _refuse(name, f"must be at most {limits.MAX_LOGPROBS}")
     _check_choices(request, capacity)
+    if request.HasField("beam"):
+        _check_beam(request, capacity)
     _check_prompt(request, capacity)
     if request.max_tokens and request.min_tokens > request.max_tokens:
         raise _refuse("min_tokens", f"is larger than max_tokens ({request.max_tokens})")
@@ -177,7 +179,7 @@ def _check_choices(request: engine_pb2.GenerateRequest, capacity: Capacity) -> N
     limit = min(limits.MAX_N, capacity.max_num_seqs)
     if n > limit:
         raise _refuse("n", f"must be at most {limit}")
-    if n > 1 and is_greedy(request.sampling):
+    if n > 1 and is_greedy(request.sampling) and not request.HasField("beam"):
         raise _refuse("n", "must be 1 with temperature 0: all choices would be equal")
     if n > 1 and request.score_only:
         raise _refuse("n", "must be 1 when nothing is generated")
@@ -196,6 +198,45 @@ def _check_resumes(request: engine_pb2.GenerateRequest, capacity: Capacity) -> N
         _check_ids("resumes", resume.output_ids, capacity.vocab_size)
         if len(resume.output_ids) >= room:
             raise _refuse("resumes", f"have no room: the choice may have {room} tokens")
+
+
+def _check_beam(request: engine_pb2.GenerateRequest, capacity: Capacity) -> None:
+    """Checks a beam search, and that nothing is asked for that it would have to ignore.
+
+    What edits the logits works as ever, and so do the ends but for strings. A seed is welcome: the
+    outcome is always the same.
+    """
+    beam, sampling, n = request.beam, request.sampling, choices_of(request)
+    limit = min(limits.MAX_N, capacity.max_num_seqs)
+    if not 2 <= beam.width <= limit:
+        raise _refuse("beam_width", f"must be in [2, {limit}], not {beam.width}")
+    if n > beam.width:
+        raise _refuse("n", f"must be at most the beam width ({beam.width})")
+    if beam.HasField("length_penalty"):
+        bound = limits.MAX_LENGTH_PENALTY
+        _check_range("length_penalty", beam.length_penalty, -bound, bound)
+    if beam.early_stopping not in engine_pb2.EarlyStopping.values():
+        raise _refuse("early_stopping", f"has no value {beam.early_stopping}")
+    asked = {
+        "temperature": sampling.HasField("temperature")
+        and sampling.temperature != 1.0
+        and not is_greedy(sampling),
+        "top_p": sampling.HasField("top_p") and sampling.top_p != 1.0,
+        "top_k": sampling.top_k > 0,
+        "min_p": sampling.min_p > 0.0,
+        "stop": bool(request.stop.strings),
+        "logprobs": request.HasField("logprobs"),
+        "prompt_logprobs": request.HasField("prompt_logprobs"),
+        "max_tokens": request.score_only,
+        "resumes": any(resume.output_ids or resume.chars_sent for resume in request.resumes),
+    }
+    for param, is_asked in asked.items():
+        if is_asked:
+            reason = "beam search does not have it: it draws nothing and tells whole sequences only"
+            raise OctavoError(UNSUPPORTED_PARAMETER, param=param, reason=reason)
+    if n * room_left(request, capacity) > limits.MAX_BEAM_TOKENS:
+        reason = f"times n must be at most {limits.MAX_BEAM_TOKENS} with beam search"
+        raise _refuse("max_tokens", reason)
 
 
 def _check_prompt(request: engine_pb2.GenerateRequest, capacity: Capacity) -> None:
@@ -220,14 +261,17 @@ def _check_prompt(request: engine_pb2.GenerateRequest, capacity: Capacity) -> No
 
 
 def check_fits(request: engine_pb2.GenerateRequest, capacity: Capacity) -> None:
-    """Raises NEVER_FITS when the whole pool could not hold one choice at its full length.
+    """Raises NEVER_FITS when the pool could not hold one choice, or all beams, at full length.
 
-    One choice alone is what the scheduler can always fall back to: it preempts the others.
+    One choice alone is what the scheduler can always fall back to: it preempts the others. Beams
+    are preempted all together; they share no more than the full blocks of the prompt for certain.
     """
-    tokens = len(request.token_ids.ids) + (
-        0 if request.score_only else room_left(request, capacity)
-    )
+    prompt = len(request.token_ids.ids)
+    tokens = prompt + (0 if request.score_only else room_left(request, capacity))
     # The last token's K and V are never read, so they need no slot; rounding up forgives it.
     needed = -(-tokens // capacity.block_tokens)
+    if request.HasField("beam"):
+        shared = prompt // capacity.block_tokens
+        needed = shared + request.beam.width * (needed - shared)
     if needed > capacity.num_blocks:
         raise OctavoError(NEVER_FITS, param="prompt", needed=needed, total=capacity.num_blocks)

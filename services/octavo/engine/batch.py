@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
+from octavo.engine.beam_search import Candidates
 from octavo.engine.request import Request, RequestId
 
 
@@ -59,13 +60,18 @@ class Logprobs:
     """Rank by probability, from 1."""
 
 
+NO_CANDIDATES: Final = Candidates(token_ids=(), logprobs=())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
     """What one SampleSpec got."""
 
     token_ids: tuple[int, ...]
-    """One id today; several with speculation. Empty: nothing could be drawn."""
+    """One id today; several with speculation. Empty: nothing could be drawn, or was to be."""
     logprobs: tuple[Logprobs, ...] = ()
+    candidates: Candidates = NO_CANDIDATES
+    """What a beam search asked for, instead of a token."""
     finite: bool = True
     """False: the logits were not finite, so nothing that led to them may be used again."""
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from octavo.engine import answer
 from octavo.engine import delta as deltas
 from octavo.engine.batch import Logprobs, Row, Runner, Sampled, StepInput, StepOutput
 from octavo.engine.cost import CostModel
@@ -142,7 +143,7 @@ class EngineCore:
             for r in requests
         )
         self.scheduler.add(
-            requests if proto.resumes else requests[:1],
+            requests[:1] if requests[0].siblings else requests,
             now,
             prefill_us_per_token=self.cost.prefill_us_per_token,
             admitted=proto.admitted,
@@ -230,7 +231,12 @@ class EngineCore:
         )
         now = self._clock()
         self.scheduler.commit(step, poisoned=poisoned)
+        searches: dict[Request, list[Sampled]] = {}
         for row in step.rows:
+            if row.request.owner.beams is not None:
+                got = [output.sampled[spec.request.id] for spec in row.samples]
+                searches.setdefault(row.request.owner, []).extend(got)
+                continue
             prompt_logprobs = output.prompt_logprobs.get(row.request.id, ())
             tells_prompt = self._owner[row.request.id][1].tells_prompt
             if row.request.score_only or prompt_logprobs or tells_prompt:
@@ -242,8 +248,12 @@ class EngineCore:
                 elif sampled.finite:
                     self._fail(spec.request, _nothing_left(), result)
                 else:
-                    log.error("logits_not_finite", request=spec.request.id)
-                    self._fail(spec.request, OctavoError(REQUEST_FAILED), result)
+                    self._fail_not_finite(spec.request, result)
+        for carrier, found in searches.items():
+            if not all(one.finite for one in found):
+                self._fail_not_finite(carrier, result)
+            elif found:
+                self._advance_beams(carrier, found, now, result)
 
     def _publish_prompt(self, row: Row, entries: tuple[Logprobs, ...], result: StepResult) -> None:
         ticket, choice = self._owner[row.request.id]
@@ -273,9 +283,10 @@ class EngineCore:
         elif choice.last_token:
             self.metrics.observe_gap(now - choice.last_token)
         choice.last_token = ticket.last_token = now
+        most = self.model.capacity.max_model_len
         reason: FinishReason | None = None
         for token, logprobs in itertools.zip_longest(sampled.token_ids, sampled.logprobs):
-            reason = self._append(choice, token, delta)
+            reason = answer.append(request, choice.detokenizer, token, delta, max_tokens=most)
             if logprobs is not None:
                 delta.logprobs.append(deltas.logprobs(logprobs))
             if reason is not None:
@@ -285,29 +296,40 @@ class EngineCore:
             self._finish(ticket, choice, reason, delta=delta)
         result.deltas.append((ticket, delta))
 
-    def _append(self, choice: Choice, token: int, delta: engine_pb2.Delta) -> FinishReason | None:
-        """Adds one token and tells whether it ends the choice: EOS, stop id, string, length."""
-        request, stop = choice.request, choice.request.stop
-        request.output_ids.append(token)
-        delta.token_ids.append(token)
-        may_stop = len(request.output_ids) >= stop.min_tokens
-        is_eos = may_stop and token in stop.eos_token_ids
-        is_stop_id = may_stop and not is_eos and token in stop.stop_token_ids
-        visible = stop.include_in_output or not (is_eos or is_stop_id)
-        delta.text += choice.detokenizer.push(token, visible=visible)
-        if is_stop_id:
-            request.stop_reason = token
-        elif not is_eos and choice.detokenizer.matched is not None:
-            request.stop_reason = choice.detokenizer.matched
-        if is_eos or request.stop_reason is not None:
-            return FinishReason.STOP
-        full = request.num_tokens >= self.model.capacity.max_model_len
-        if not full and len(request.output_ids) < stop.max_tokens:
-            return None
-        # What is released now may still complete a stop string.
-        delta.text += choice.detokenizer.flush()
-        request.stop_reason = choice.detokenizer.matched
-        return FinishReason.LENGTH if request.stop_reason is None else FinishReason.STOP
+    def _advance_beams(
+        self, carrier: Request, sampled: list[Sampled], now: float, result: StepResult
+    ) -> None:
+        """Makes the next turn of a beam search; no token is told before its end."""
+        assert carrier.beams is not None
+        search, live = carrier.beams.search, carrier.beams.live
+        ticket, choice = self._owner[carrier.id]
+        ticket.last_token = now
+        if carrier.first_token is None:
+            carrier.first_token = now
+            self.metrics.observe_first_token(carrier, now)
+            # Says to the gateway that the prompt is computed and did no harm.
+            delta = deltas.new(ticket.proto, choice.index, position=0)
+            delta.cached_tokens = carrier.num_cached
+            result.deltas.append((ticket, delta))
+        outputs = [beam.output_ids for beam in live] or [[]]
+        turn = search.advance([one.candidates for one in sampled], outputs)
+        if turn.tokens:
+            self.scheduler.advance_beams(carrier, turn)
+            return
+        found = search.finished
+        if len(found) <= max(choice.index for choice in ticket.choices):
+            self._fail(carrier, _nothing_left(), result)
+            return
+        for choice in ticket.choices:
+            delta = deltas.new(ticket.proto, choice.index, position=0)
+            reason = answer.fill(choice.request, choice.detokenizer, found[choice.index], delta)
+            self.metrics.generation_tokens.inc(len(delta.token_ids))
+            self._finish(ticket, choice, reason, delta=delta)
+            result.deltas.append((ticket, delta))
+
+    def _fail_not_finite(self, request: Request, result: StepResult) -> None:
+        log.error("logits_not_finite", request=request.id)
+        self._fail(request, OctavoError(REQUEST_FAILED), result)
 
     def _fail(self, request: Request, error: OctavoError, result: StepResult) -> None:
         """Ends a request, and the siblings that were to be forked from it, with an error."""

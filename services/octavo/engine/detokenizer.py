@@ -72,6 +72,16 @@ class TextStream:
         self._shorten(text)
         return settled[start:]
 
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """Appends the last ids of a text and returns all that is left; decodes once."""
+        self._ids += [i for i in token_ids if 0 <= i <= _MAX_ID]
+        text = self._decode(self._ids)
+        start = len(self._shown)
+        if not text.startswith(self._shown) and text.startswith(self._whole):
+            start = len(self._whole)  # The prompt ended inside a character that is now complete.
+        self._shown = self._whole = text
+        return text[start:]
+
     def flush(self) -> str:
         """Returns what is left, an incomplete character as U+FFFD."""
         text = self._decode(self._ids)
@@ -174,6 +184,15 @@ class Detokenizer:
         nothing more comes.
         """
         self._advance(token_id, visible=visible)
+        return self._take()
+
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """Returns the rest of the text, of which these are the last ids, at the cost of one decode.
+
+        Only without stop strings, for which the place of each token in the text counts.
+        """
+        assert not self._stops
+        self._ready += self._stream.push_all(token_ids)
         return self._take()
 
     def flush(self) -> str:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from octavo.engine.request import Request, RequestId, SamplingParams, StopParams
+from octavo.engine.beam_search import BeamParams, BeamSearch, EarlyStopping
+from octavo.engine.request import Beams, Request, RequestId, SamplingParams, StopParams
 from octavo.v1 import engine_pb2, limits
 from octavo.v1.block_hash import BlockHash, hash_root
 from octavo.v1.errors import MODEL_NOT_FOUND, OctavoError
 from octavo.v1.validation import Capacity, choices_of, is_greedy, room_left, validate_request
+
+_EARLY_STOPPING: Final = {
+    engine_pb2.EARLY_STOPPING_UNSPECIFIED: EarlyStopping.HEURISTIC,
+    engine_pb2.EARLY_STOPPING_WHEN_FULL: EarlyStopping.WHEN_FULL,
+    engine_pb2.EARLY_STOPPING_NEVER: EarlyStopping.NEVER,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +40,8 @@ def build_requests(
 ) -> tuple[Request, ...]:
     """Returns one Request per choice; of a new request the first carries the others as siblings.
 
-    Choices that are resumed have nothing in common but the prompt, so each is on its own.
+    Choices that are resumed have nothing in common but the prompt, so each is on its own; those of
+    a beam search, which begins again, are always found together.
 
     Args:
         proto: the request, its prompt as token ids.
@@ -61,11 +70,34 @@ def build_requests(
         _choice(proto, resume, stop, root, now=now, id=next_id(), seed=seed) for resume in resumes
     ]
     first = choices[0]
-    if not proto.resumes:
+    if not proto.resumes or proto.HasField("beam"):
         first.siblings = tuple(choices[1:])
+    if proto.HasField("beam"):
+        first.beams = _beams(proto, first, next_id)
     if proto.HasField("prompt_logprobs"):  # the prompt is told once, with the first choice
         first.prompt_logprobs = proto.prompt_logprobs
     return tuple(choices)
+
+
+def _beams(
+    proto: engine_pb2.GenerateRequest, carrier: Request, next_id: Callable[[], RequestId]
+) -> Beams:
+    """Returns the beams of a search, none of which has a sequence yet."""
+    beams = [
+        replace(carrier, id=next_id(), carrier=carrier, siblings=(), output_ids=[], block_hashes=[])
+        for _ in range(proto.beam.width)
+    ]
+    return Beams(search=BeamSearch(_beam_params(proto.beam, carrier.stop)), idle=beams)
+
+
+def _beam_params(beam: engine_pb2.Beam, stop: StopParams) -> BeamParams:
+    return BeamParams(
+        width=beam.width,
+        max_tokens=stop.max_tokens,
+        end_token_ids=stop.eos_token_ids | stop.stop_token_ids,
+        length_penalty=beam.length_penalty if beam.HasField("length_penalty") else 1.0,
+        early_stopping=_EARLY_STOPPING[beam.early_stopping],
+    )
 
 
 def _choice(
@@ -115,6 +147,7 @@ def _sampling_params(
     temperature = s.temperature if s.HasField("temperature") else 1.0
     ends = stop.eos_token_ids | stop.stop_token_ids
     bound = limits.MAX_LOGIT_BIAS_VALUE
+    beam = proto.beam if proto.HasField("beam") else None
     return SamplingParams(
         temperature=0.0 if greedy else max(temperature, limits.MIN_TEMPERATURE),
         # With argmax the filters cannot change the outcome, so they cost nothing either.
@@ -133,4 +166,5 @@ def _sampling_params(
         min_tokens=stop.min_tokens,
         masked_before_min=tuple(sorted(ends)) if stop.min_tokens else (),
         logprobs=proto.logprobs if proto.HasField("logprobs") else None,
+        num_candidates=_beam_params(beam, stop).num_candidates if beam is not None else 0,
     )

@@ -38,7 +38,12 @@ from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
 from octavo.v1.errors import OctavoError
-from octavo.v1.features import FEATURE_PRIORITY, FEATURE_RESUME, FEATURE_STATE_EVENTS
+from octavo.v1.features import (
+    FEATURE_BEAM,
+    FEATURE_PRIORITY,
+    FEATURE_RESUME,
+    FEATURE_STATE_EVENTS,
+)
 from octavo.v1.validation import Capacity
 
 log = structlog.get_logger(__name__)
@@ -218,7 +223,7 @@ class Loading:
         return card, tuple(files)
 
     def _features(self) -> int:
-        features = FEATURE_RESUME | FEATURE_STATE_EVENTS
+        features = FEATURE_RESUME | FEATURE_STATE_EVENTS | FEATURE_BEAM
         return features if self._config.scheduling_policy == "fcfs" else features | FEATURE_PRIORITY
 
     def _core(

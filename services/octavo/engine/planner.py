@@ -9,8 +9,9 @@ nothing of how steps end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from octavo.engine.batch import Row, SampleSpec, StepInput
 from octavo.engine.block_manager import BlockId
@@ -78,7 +79,7 @@ class Planner:
         most = self._config.max_batched_tokens
         bound = most if max_tokens is None else min(max_tokens, most)
         # Whatever the bound, each running request gets its next token.
-        plan = _Plan(now=now, budget=max(bound, len(self._roster.running)))
+        plan = _Plan(now=now, budget=max(bound, self._roster.num_rows))
         if self._roster.suspects:
             self._plan_apart(plan)
         if not plan.rows:
@@ -102,7 +103,7 @@ class Planner:
         suspects = [self._roster.requests[i] for i in self._roster.suspects]
         suspect = min(suspects, key=lambda r: (r.num_tokens, order(r)))
         if suspect.status is Status.RUNNING:
-            self._plan_row(plan, suspect, self._remaining(plan, suspect))
+            self._plan_rows(plan, suspect, self._remaining(plan, suspect))
             return
         while not self._start(plan, suspect):
             if not self._roster.running:
@@ -111,7 +112,7 @@ class Planner:
             running = self._roster.running
             free = (r for r in reversed(running) if r not in self._roster.reservations)
             self._preempt(plan, next(free, running[-1]))
-        self._plan_row(plan, suspect, self._remaining(plan, suspect))
+        self._plan_rows(plan, suspect, self._remaining(plan, suspect))
 
     def _make_way(self, plan: _Plan) -> None:
         """Preempts requests that the first waiting one strictly outranks, if that lets it in."""
@@ -122,8 +123,8 @@ class Planner:
         outranked = [r for r in running if r.priority > head.priority and r not in protected]
         # Blocks that victims share with others do not become free, so this may hope too much; then
         # they wait behind the head for those others to end.
-        slots = sum(1 + len(r.siblings) for r in outranked)
-        blocks = sum(len(self._cache.table(r)) for r in outranked)
+        slots = sum(r.slots for r in outranked)
+        blocks = sum(len(self._cache.table(h)) for r in outranked for h in r.holders)
         if self._has_slots(head, slots) and self._has_blocks(head, self._cache.match(head), blocks):
             while outranked and not self._fits(head):
                 self._preempt(plan, outranked.pop())
@@ -132,13 +133,15 @@ class Planner:
         """Gives each running request, in order, its share of the budget."""
         running = self._roster.running
         index = 0
+        more = self._roster.num_rows - len(running)  # rows of beams behind, beyond one a request
         while index < len(running) and plan.budget > 0:
+            request = running[index]
+            if more:
+                more -= len(request.holders) - 1
             # One token is left for each of those behind, so that no decode waits for a prefill.
-            behind = len(running) - index - 1
-            if running[index].id in self._roster.suspects:
-                index += 1
-                continue
-            self._plan_row(plan, running[index], self._chunk(plan, running[index], behind))
+            behind = len(running) - index - 1 + more
+            if request.id not in self._roster.suspects:
+                self._plan_rows(plan, request, self._chunk(plan, request, behind))
             index += 1
 
     def _admit_waiting(self, plan: _Plan) -> None:
@@ -153,7 +156,7 @@ class Planner:
             if plan.victims and head.priority >= min(v.priority for v in plan.victims):
                 return
             if self._start(plan, head):
-                self._plan_row(plan, head, self._chunk(plan, head, 0))
+                self._plan_rows(plan, head, self._chunk(plan, head, 0))
             elif self._roster.running:
                 return
             else:
@@ -161,6 +164,8 @@ class Planner:
 
     def _remaining(self, plan: _Plan, request: Request) -> int:
         """Returns the tokens that the request can compute in this step if it is alone."""
+        if request.beams is not None and request.beams.forked:
+            return plan.budget
         remaining = min(request.num_tokens - request.num_computed, plan.budget)
         delivered = request.num_prompt_logprobs
         if self._lacks_prompt_logprobs(request) and request.num_computed < delivered:
@@ -175,17 +180,39 @@ class Planner:
             return min(remaining, self._config.long_prefill_tokens)
         return remaining
 
-    def _plan_row(self, plan: _Plan, request: Request, length: int) -> None:
-        """Adds the next `length` tokens of a running request, if blocks can be found for them."""
-        start, end = request.num_computed, request.num_computed + length
-        if length == 0 or not self._make_room(plan, request, end):
+    def _plan_rows(self, plan: _Plan, request: Request, length: int) -> None:
+        """Adds at most the next `length` tokens of a running request or of all its beams."""
+        if request.beams is not None and request.beams.forked:
+            self._plan_beams(plan, request, request.beams.writes(length))
+        elif length:
+            self._plan_row(plan, request, request.num_computed + length)
+
+    def _plan_beams(
+        self, plan: _Plan, carrier: Request, writes: Sequence[tuple[Request, int]]
+    ) -> None:
+        """Adds the rows of beams up to the given ends, if blocks can be found for all of them."""
+        needed = partial(self._cache.blocks_needed_by_all, writes)
+        if self._make_room(plan, carrier, needed):
+            for beam, end in writes:
+                self._add_row(plan, beam, end, (beam,) if end == beam.num_tokens else ())
+
+    def _plan_row(self, plan: _Plan, request: Request, end: int) -> None:
+        """Adds the tokens of a running request up to `end`, if blocks can be found for them."""
+        if not self._make_room(plan, request, partial(self._cache.blocks_needed, request, end)):
             return
+        choices: tuple[Request, ...] = ()
+        if end == request.num_tokens and not (request.score_only or request.lost_beams):
+            choices = (request,) if request.beams is not None else (request, *request.siblings)
+        self._add_row(plan, request, end, choices)
+
+    def _add_row(
+        self, plan: _Plan, request: Request, end: int, choices: tuple[Request, ...]
+    ) -> None:
+        """Adds a row for which there are blocks."""
+        start = request.num_computed
         copy = self._cache.extend(request, end)
         if copy is not None:
             plan.copies.append(copy)
-        choices: tuple[Request, ...] = ()
-        if end == request.num_tokens and not request.score_only:
-            choices = (request, *request.siblings)
         wants = self._lacks_prompt_logprobs(request) and end > request.num_prompt_logprobs
         row = Row(
             request=request,
@@ -196,17 +223,17 @@ class Planner:
             prompt_logprobs=request.prompt_logprobs if wants else None,
         )
         plan.rows.append(row)
-        plan.budget -= length
+        plan.budget -= end - start
         self._roster.waiting.charge(row)
 
-    def _make_room(self, plan: _Plan, request: Request, end: int) -> bool:
-        """Preempts from the end of the order until the request's next blocks are available.
+    def _make_room(self, plan: _Plan, request: Request, needed: Callable[[], int]) -> bool:
+        """Preempts from the end of the order until the blocks needed are available.
 
         Returns:
             False if the request itself had to go.
         """
         running, protected = self._roster.running, self._roster.reservations
-        while self._cache.blocks_needed(request, end) > self._available(request):
+        while needed() > self._available(request):
             if len(running) == 1:
                 self._reject(plan, request)
                 return False
@@ -237,7 +264,7 @@ class Planner:
 
     def _has_slots(self, request: Request, freed: int = 0) -> bool:
         used = self._roster.slots_used - freed
-        return used + 1 + len(request.siblings) <= self._config.max_num_seqs
+        return used + request.slots <= self._config.max_num_seqs
 
     def _has_blocks(self, request: Request, hits: Sequence[BlockId], freed: int = 0) -> bool:
         """Tells whether all tokens of the request fit now, so that its prefill will not stall.
@@ -250,13 +277,21 @@ class Planner:
             reserve = reservations.worst(request) - self._cache.blocks_for(request.num_tokens)
         else:
             share = self._config.watermark if self._roster.running else 0.0
-            reserve = int(share * self._cache.num_allocatable)
+            reserve = int(share * self._cache.num_allocatable) + self._blocks_of_beams(request)
         lacking = self._cache.shortfall(request, hits) + reserve + reservations.set_aside()
         return lacking <= freed
 
     def _available(self, request: Request) -> int:
         """Returns the blocks that a running request can be given."""
         return self._cache.num_available - self._roster.reservations.set_aside(but_for=request)
+
+    def _blocks_of_beams(self, request: Request) -> int:
+        """Returns the blocks beyond its own that a request's beams need to catch up."""
+        if request.beams is None or not request.lost_beams:
+            return 0
+        beams, prompt = request.beams.live, len(request.prompt_ids)
+        own = self._cache.blocks_for(beams[0].num_tokens) - prompt // self._cache.block_tokens
+        return len(beams) * own - bool(prompt % self._cache.block_tokens)
 
     def _preempt(self, plan: _Plan, request: Request) -> None:
         self._roster.preempt(request, plan.now)

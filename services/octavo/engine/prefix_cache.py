@@ -166,6 +166,21 @@ class PrefixCache:
             shared = self._blocks.references(block) - self._pinned[block] > 1
         return max(0, self._blocks.blocks_for(end) - len(table)) + shared
 
+    def blocks_needed_by_all(self, writes: Sequence[tuple[Request, int]]) -> int:
+        """Returns how many blocks `extend` would take for all of these, one after the other.
+
+        Of those that write into one block the last one writes in place if nobody else owns it.
+        """
+        new, writers = 0, Counter[BlockId]()
+        for request, end in writes:
+            table = self._tables[request.id]
+            new += max(0, self._blocks.blocks_for(end) - len(table))
+            writers.update(table[request.num_computed // self.block_tokens :][:1])
+        for block, count in writers.items():
+            others = self._blocks.references(block) - self._pinned[block] - 1
+            new += count if block in self._index else min(count, others)
+        return new
+
     def extend(self, request: Request, end: int) -> Copy | None:
         """Prepares the request's blocks for writing positions [num_computed, end).
 

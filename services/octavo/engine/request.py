@@ -1,15 +1,18 @@
 """A request inside the engine, and its states. Knows nothing of memory, tensors or transport.
 
 One `GenerateRequest` with n choices becomes one `Request` per choice. The first computes the
-prompt; its siblings are forked from it when that is done, so the prompt is computed once.
+prompt; its siblings are forked from it when that is done, so the prompt is computed once. With beam
+search the first one carries the beams, and the choices only get what the search has found.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
+from octavo.engine.beam_search import BeamSearch
 from octavo.v1.block_hash import BlockHash
 
 RequestId = NewType("RequestId", int)
@@ -57,6 +60,8 @@ class SamplingParams:
     """End-of-sequence and stop ids, impossible until min_tokens outputs exist."""
     logprobs: int | None = None
     """Alternatives besides the sampled token; None asks for none."""
+    num_candidates: int = 0
+    """How many of the best tokens a beam search wants; zero draws a token."""
 
     @property
     def is_greedy(self) -> bool:
@@ -96,7 +101,12 @@ class Request:
     fairness_key: str = ""
     """Whose share of the engine it uses; those without one share one."""
     siblings: tuple[Request, ...] = ()
-    """The other choices, waiting to be forked from this one when its prompt is computed."""
+    """The other choices, waiting to be forked from this one when its prompt is computed; those of a
+    beam search wait for its end."""
+    beams: Beams | None = None
+    """Of a beam search: what computes and finds the outputs in this request's turns."""
+    carrier: Request | None = None
+    """Of a beam: the request that carries it."""
     prompt_logprobs: int | None = None
     score_only: bool = False
     deadline: float | None = None
@@ -130,6 +140,32 @@ class Request:
         return len(self.prompt_ids) + len(self.output_ids)
 
     @property
+    def owner(self) -> Request:
+        """The request whose turn it is when this one is computed."""
+        return self if self.carrier is None else self.carrier
+
+    @property
+    def holders(self) -> Sequence[Request]:
+        """The requests with blocks while this one runs: itself, or its beams."""
+        return (self,) if self.beams is None or not self.beams.forked else self.beams.live
+
+    @property
+    def lost_beams(self) -> bool:
+        """Whether there are beams that have lost their blocks and fork when it is computed."""
+        return self.beams is not None and bool(self.beams.live) and not self.beams.forked
+
+    @property
+    def slots(self) -> int:
+        """The choices or beams that run, or will be forked, while this request runs."""
+        return 1 + len(self.siblings) if self.beams is None else self.beams.search.params.width
+
+    @property
+    def backlog(self) -> int:
+        """Tokens that are to be computed when it has no blocks."""
+        outputs = () if self.beams is None else self.beams.live
+        return self.num_tokens + sum(len(beam.output_ids) for beam in outputs)
+
+    @property
     def is_finished(self) -> bool:
         """Whether the choice has ended for whatever reason."""
         return self.finish_reason is not None
@@ -147,3 +183,33 @@ class Request:
         if start >= split:
             return self.output_ids[start - split : stop - split]
         return [*self.prompt_ids[start:], *self.output_ids[: stop - split]]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Beams:
+    """The beams of one search: requests that are in no queue and run when their carrier does.
+
+    They survive a preemption with their outputs; only their blocks are lost.
+    """
+
+    search: BeamSearch
+    idle: list[Request]
+    """Beams without a sequence; at first all `width` of them."""
+    live: list[Request] = field(default_factory=list)
+    """The present beams, best first. All have as many output tokens."""
+    forked: bool = False
+    """Whether the live beams have the blocks, no longer the carrier."""
+
+    def writes(self, budget: int) -> list[tuple[Request, int]]:
+        """Returns which beams are to be computed next, and up to which positions.
+
+        Beams that have lost their blocks catch up first, in chunks; then the last token of all is
+        computed in one step, since the next turn needs the candidates of all.
+        """
+        ends: list[tuple[Request, int]] = []
+        for beam in self.live:
+            length = min(beam.num_tokens - 1 - beam.num_computed, budget)
+            if length > 0:
+                ends.append((beam, beam.num_computed + length))
+                budget -= length
+        return ends or [(beam, beam.num_tokens) for beam in self.live]

@@ -44,8 +44,8 @@ class Reservations:
     def worst(self, request: Request) -> int:
         """Returns the blocks that the request and the siblings it carries can need at most.
 
-        Siblings share the full blocks of the prompt; the partial one each has for itself. At most
-        the pool: what needs more is given up when it has all of it.
+        Siblings share the full blocks of the prompt; the partial one each has for itself, and so
+        have beams. At most the pool: what needs more is given up when it has all of it.
         """
         own = self._cache.blocks_for(self._longest(request))
         return own + (self._of_siblings(request) if self._fits_as_group(request) else 0)
@@ -77,6 +77,9 @@ class Reservations:
 
     def _open(self, request: Request, as_group: bool) -> int:
         """Returns the blocks that a protected request may still take."""
+        if request.beams is not None:
+            held = {block for holder in request.holders for block in self._cache.table(holder)}
+            return max(0, self.worst(request) - len(held))
         own = self._cache.blocks_lacking(request, self._longest(request))
         return own + (self._of_siblings(request) if as_group else 0)
 
@@ -87,10 +90,11 @@ class Reservations:
         return max(min(at_most, pool), request.num_tokens)
 
     def _of_siblings(self, request: Request) -> int:
-        """Returns the blocks that unforked siblings need beside those they will share."""
-        if not request.siblings:
+        """Returns what unforked siblings, or all beams but one, need beside what they share."""
+        others = request.siblings if request.beams is None else (request,) * (request.slots - 1)
+        if not others:
             return 0
         shared, partial = divmod(len(request.prompt_ids), self._cache.block_tokens)
-        each = [self._cache.blocks_for(self._longest(s)) - shared for s in request.siblings]
+        each = [self._cache.blocks_for(self._longest(s)) - shared for s in others]
         # Once forked, the first one may have to copy the partial block, too.
         return sum(each) + (partial > 0)

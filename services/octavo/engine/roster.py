@@ -5,10 +5,11 @@ A request runs as long as it has a block table. Decides nothing: the planner and
 
 from __future__ import annotations
 
-from octavo.engine.block_manager import check
+from octavo.engine.beam_search import Turn
+from octavo.engine.block_manager import IntegrityError, check
 from octavo.engine.policy import FreeQueue, WaitingQueue
 from octavo.engine.prefix_cache import PrefixCache
-from octavo.engine.request import Request, RequestId, Status
+from octavo.engine.request import Beams, Request, RequestId, Status
 from octavo.engine.request_queue import RequestQueue
 from octavo.engine.reservations import Reservations
 from octavo.v1.errors import OctavoError
@@ -50,8 +51,15 @@ class Roster:
 
     @property
     def slots_used(self) -> int:
-        """Choices that run or will be forked from one that runs."""
-        return len(self.running) + sum(len(r.siblings) for r in self.running if r.siblings)
+        """Choices or beams that run or will be forked from one that runs."""
+        carriers = (r for r in self.running if r.siblings or r.beams is not None)
+        return len(self.running) + sum(r.slots - 1 for r in carriers)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a step in which all that run get their next token."""
+        carriers = (r for r in self.running if r.beams is not None)
+        return len(self.running) + sum(len(r.holders) - 1 for r in carriers)
 
     def is_unforked(self, request: Request) -> bool:
         """Tells whether the request is a sibling that its leader still carries."""
@@ -99,6 +107,42 @@ class Roster:
             self.reservations.inherit(request, sibling)
         request.siblings = ()
 
+    def fork_beams(self, carrier: Request) -> None:
+        """Gives all beams of a running request, whose prompt is computed, its blocks."""
+        beams = _beams(carrier)
+        for beam in beams.live:
+            self._cache.fork(carrier, beam)
+            beam.num_computed = carrier.num_computed
+        self._cache.release(carrier)
+        beams.forked = True
+
+    def advance_beams(self, carrier: Request, turn: Turn) -> None:
+        """Makes the next beams out of the present ones, or the first out of the prompt.
+
+        A beam that is continued once or more goes on itself as the first of its continuations; the
+        others get its blocks by reference, and beams that nobody continues lose theirs.
+        """
+        beams = _beams(carrier)
+        if not beams.forked:
+            beams.live = [beams.idle.pop() for _ in turn.tokens]
+            for beam, token in zip(beams.live, turn.tokens, strict=True):
+                beam.output_ids.append(token)
+                beam.block_hashes = list(carrier.block_hashes)
+            self.fork_beams(carrier)
+            return
+        parents = [beams.live[i] for i in turn.parents]
+        continued = set(parents)
+        for beam in beams.live:
+            if beam not in continued:
+                self._cache.release(beam)
+                beams.idle.append(beam)
+        beams.live = [
+            self._continuation(parent, beams, first=parent not in parents[:i])
+            for i, parent in enumerate(parents)
+        ]
+        for beam, token in zip(beams.live, turn.tokens, strict=True):
+            beam.output_ids.append(token)
+
     def reject(self, request: Request, error: OctavoError) -> None:
         """Takes a request that can never run out of its queue, for the caller to finish."""
         self._withdraw(request)
@@ -128,39 +172,55 @@ class Roster:
             check(request.status is Status.RUNNING, f"request {request.id} runs unknowingly")
             known = 0 <= request.num_computed <= request.num_tokens
             check(known, f"request {request.id} has computed more tokens than it has")
-            held = len(self._cache.table(request))
-            enough = held >= self._cache.blocks_for(request.num_computed)
-            check(enough, f"request {request.id} has computed more than its blocks hold")
+            for holder in request.holders:
+                held = len(self._cache.table(holder))
+                enough = held >= self._cache.blocks_for(holder.num_computed)
+                check(enough, f"request {holder.id} has computed more than its blocks hold")
         for request in self.waiting:
             waits = request.status in (Status.WAITING, Status.PREEMPTED)
             check(waits and not request.num_computed, f"request {request.id} waits unknowingly")
-        check(self._cache.num_tables == len(self.running), "a request that does not run has blocks")
+        check(self._cache.num_tables == self.num_rows, "a request that does not run has blocks")
         running = {r.id for r in self.running}
         protected = {r.id for r in self.reservations}
         check(protected <= running, "blocks are set aside for a request that does not run")
-        tokens = sum(r.num_tokens for r in self.waiting)
+        tokens = sum(r.backlog for r in self.waiting)
         check(tokens == self.waiting_tokens, "the count of waiting tokens is wrong")
         waiting = {r.id for r in self.waiting}
         check(waiting == self._waiting_since.keys(), "waiting times of others are kept")
         check(self.suspects.keys() <= self.requests.keys(), "a finished request is a suspect")
+
+    def _continuation(self, parent: Request, beams: Beams, *, first: bool) -> Request:
+        """Returns the beam that goes on from `parent`, of whose output it has all so far."""
+        if first:
+            return parent
+        beam = beams.idle.pop()
+        self._cache.fork(parent, beam)
+        beam.num_computed = parent.num_computed
+        beam.output_ids = list(parent.output_ids)
+        beam.block_hashes = list(parent.block_hashes)
+        return beam
 
     def _run(self, request: Request) -> None:
         request.status = Status.RUNNING
         self.running.add(request)
 
     def _stop(self, request: Request) -> None:
+        """Takes the blocks of a request that runs, or those of its beams."""
         self.running.remove(request)
-        self._cache.release(request)
+        for holder in request.holders:
+            self._cache.release(holder)
+        if request.beams is not None:
+            request.beams.forked = False
         self.reservations.release(request)
 
     def _enqueue(self, request: Request, now: float) -> None:
         self.waiting.add(request)
-        self.waiting_tokens += request.num_tokens
+        self.waiting_tokens += request.backlog
         self._waiting_since[request.id] = now
 
     def _dequeue(self, request: Request) -> None:
         self.waiting.remove(request)
-        self.waiting_tokens -= request.num_tokens
+        self.waiting_tokens -= request.backlog
         del self._waiting_since[request.id]
 
     def _withdraw(self, request: Request) -> None:
@@ -170,3 +230,9 @@ class Roster:
         elif request in self.waiting:
             self._dequeue(request)
         self.suspects.pop(request.id, None)
+
+
+def _beams(carrier: Request) -> Beams:
+    if carrier.beams is None:
+        raise IntegrityError(f"request {carrier.id} has no beams")
+    return carrier.beams

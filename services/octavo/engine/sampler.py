@@ -5,7 +5,8 @@ A draw is a pure function of the row's logits, the choice's parameters, its toke
 neighbours, order, preemption and a move to another engine change nothing, bit by bit.
 
 The order: raw logprobs, fp32, allowed ids, bad words, min_tokens, logit_bias, penalties, then
-argmax, or temperature, min_p, top_k, top_p and the draw.
+argmax, or temperature, min_p, top_k, top_p and the draw. A beam search gets the best tokens
+instead, with their log-probabilities after the edits.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from octavo.engine.batch import Logprobs, Sampled, SampleSpec
+from octavo.engine.batch import NO_CANDIDATES, Logprobs, Sampled, SampleSpec
+from octavo.engine.beam_search import Candidates
 from octavo.engine.request import Request, SamplingParams
 from octavo.v1.limits import LOGPROB_FLOOR
 
@@ -75,6 +77,8 @@ class Sampler:
 
     def _sample_row(self, row: Tensor, request: Request) -> Sampled:
         params = request.sampling
+        if params.num_candidates:
+            return Sampled(token_ids=(), candidates=_candidates(_edited(row, request), params))
         token = self._choose(_edited(row, request), params, position=len(request.output_ids))
         if token is None:
             return Sampled(token_ids=())
@@ -142,6 +146,7 @@ def _is_plain(params: SamplingParams) -> bool:
     return (
         params.is_greedy
         and params.logprobs is None
+        and not params.num_candidates
         and not params.allowed_token_ids
         and not params.bad_words
         and not params.min_tokens
@@ -255,6 +260,23 @@ def _ranked(values: Tensor, floor: float) -> Tensor:
     """Returns the ids with a value of at least floor, the largest first, ties by id."""
     ids = (values >= floor).nonzero().flatten()
     return ids[values[ids].sort(descending=True, stable=True).indices]
+
+
+def _candidates(row: Tensor, params: SamplingParams) -> Candidates:
+    """Returns the best tokens of a row and their log-probabilities, ties by token id.
+
+    All in float32, as `transformers` computes it: the sums of a beam search shall be the same.
+    """
+    peak = float(row.amax())
+    if not math.isfinite(peak):
+        return NO_CANDIDATES
+    values = row.log_softmax(-1)
+    k = min(params.num_candidates, row.numel())
+    ids = _ranked(values, float(values.topk(k).values[-1]))[:k]
+    best = values[ids]
+    possible = best > -math.inf
+    token_ids, logprobs = ids[possible].tolist(), best[possible].tolist()
+    return Candidates(token_ids=tuple(token_ids), logprobs=tuple(logprobs))
 
 
 def _logprobs(raw: Tensor, token: int, k: int) -> Logprobs:

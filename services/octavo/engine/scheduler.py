@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import inf
 
 from octavo.engine.batch import StepInput
+from octavo.engine.beam_search import Turn
 from octavo.engine.block_manager import check
 from octavo.engine.planner import Planner, SchedulerConfig
 from octavo.engine.policy import check_priority, waiting_queue
@@ -58,8 +59,8 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        """Choices that hold blocks."""
-        return len(self._roster.running)
+        """Choices or beams that hold blocks."""
+        return self._roster.num_rows
 
     @property
     def num_waiting(self) -> int:
@@ -89,7 +90,8 @@ class Scheduler:
     @property
     def queued_prefill_tokens(self) -> int:
         """Tokens yet to be computed of requests that wait or whose prefill is under way."""
-        remaining = (r.num_tokens - r.num_computed for r in self._roster.running)
+        holders = (holder for r in self._roster.running for holder in r.holders)
+        remaining = (r.num_tokens - r.num_computed for r in holders)
         return self._roster.waiting_tokens + sum(n for n in remaining if n > 1)
 
     def requests(self) -> list[Request]:
@@ -144,7 +146,7 @@ class Scheduler:
         for request in group:
             check_priority(self.config.scheduling_policy, request.priority)
         choices = [choice for request in group for choice in (request, *request.siblings)]
-        if len(choices) > self.config.max_num_seqs:
+        if sum(request.slots for request in group) > self.config.max_num_seqs:
             reason = f"must be at most {self.config.max_num_seqs}"
             raise OctavoError(INVALID_VALUE, param="n", reason=reason)
         if not admitted:
@@ -220,10 +222,12 @@ class Scheduler:
             if row.prompt_logprobs is not None:
                 last = len(request.prompt_ids) - 1
                 request.num_prompt_logprobs = min(request.num_computed, last)
-            if request.num_computed >= suspects.get(request.id, inf):
-                del suspects[request.id]
+            if request.num_computed >= suspects.get(request.owner.id, inf):
+                del suspects[request.owner.id]
             if len(row.samples) > 1:
                 self._roster.fork(request)
+            elif request.lost_beams and request.num_computed == request.num_tokens:
+                self._roster.fork_beams(request)
 
     def fail(self, step: StepInput) -> tuple[Request, ...]:
         """The step raised: nothing of it is published, and its requests start over.
@@ -237,14 +241,20 @@ class Scheduler:
         self._end_step(step)
         self._roster.waiting.revoke()
         self.cache.revoke()
-        for row in step.rows:
-            self._roster.preempt(row.request, self._now)
-            self._roster.suspects[row.request.id] = row.start + len(row.token_ids)
-        if len(step.rows) > 1:
+        reached = {row.request.owner: row.start + len(row.token_ids) for row in step.rows}
+        for request, position in reached.items():
+            self._roster.preempt(request, self._now)
+            self._roster.suspects[request.id] = position
+        if len(reached) > 1:
             return ()
-        culprit = step.rows[0].request
+        (culprit,) = reached
         del self._roster.suspects[culprit.id]
         return (culprit,)
+
+    def advance_beams(self, carrier: Request, turn: Turn) -> None:
+        """Makes the next beams of a request, after the commit of the step with their candidates."""
+        check(self._in_flight is None, "a step is in flight")
+        self._roster.advance_beams(carrier, turn)
 
     def finish(self, request: Request) -> None:
         """Forgets a request in whatever status; its full blocks stay hittable.
@@ -253,7 +263,7 @@ class Scheduler:
         step in flight; one that is finished already is left alone.
         """
         rows = self._in_flight.rows if self._in_flight is not None else ()
-        busy = any(row.request is request for row in rows)
+        busy = any(row.request.owner is request for row in rows)
         check(not busy, f"request {request.id} is finished while its step is in flight")
         self._roster.finish(request)
 

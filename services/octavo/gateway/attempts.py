@@ -72,8 +72,8 @@ class Attempt:
             self._lengths[resume.choice] = len(resume.output_ids)
         resumed = {resume.choice for resume in request.resumes}
         self._unfinished = resumed or set(range(len(self._lengths)))
-        self.num_choices = len(self._unfinished)
-        """Choices that it computes."""
+        self.num_choices = request.beam.width or len(self._unfinished)
+        """Choices, or beams, that it computes."""
         self._inbox: deque[engine_pb2.Delta] = deque()
         self._waiting_bytes = 0
         self._error: Exception | None = None

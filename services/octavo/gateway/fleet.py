@@ -23,7 +23,7 @@ from octavo.gateway.replica import Replica, stage_word
 from octavo.gateway.routing import Route, choose
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BlockHash
-from octavo.v1.features import FEATURE_RESUME
+from octavo.v1.features import FEATURE_BEAM, FEATURE_RESUME
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +37,7 @@ class Need:
     output_tokens: int = 0
     """Of these at most the output."""
     resumes: bool = False
+    beams: bool = False
     numerics_id: str | None = None
     """Must be equal, on an engine that is exact; None: the answer may change its course."""
 
@@ -47,6 +48,8 @@ class Need:
         if 0 < card.max_output_tokens < self.output_tokens:
             return False
         if self.resumes and not card.features & FEATURE_RESUME:
+            return False
+        if self.beams and not card.features & FEATURE_BEAM:
             return False
         return self.numerics_id is None or (card.exact and card.numerics_id == self.numerics_id)
 

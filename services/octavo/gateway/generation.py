@@ -234,7 +234,9 @@ class Generation:
             self._shared.budget.request()
         progress.attempts += 1
         if progress.deaths:
-            progress.unproven = self._delivered.unfinished
+            unfinished = self._delivered.unfinished
+            searches = self._request.HasField("beam")
+            progress.unproven = {min(unfinished)} if searches else unfinished
             self._shared.probation.enter(replica.name, self.id, now())
         failpoint("gateway.submit")
         self._attempt = replica.submit(
@@ -297,7 +299,8 @@ class Generation:
             raise OctavoError(INTERNAL, id=self.id)
         self._note_engine(delta)
         delta = self._delivered.take(delta)
-        self._journal.delta()
+        if delta.token_ids or delta.prompt_logprobs or delta.finish_reason:
+            self._journal.delta()
         if self._delivered.complete:
             self._release()
             reasons = self._delivered.finish_reasons
@@ -313,7 +316,8 @@ class Generation:
             if progress.delivered_by not in (None, progress.numerics):
                 self._delivered.inexact = True
             progress.delivered_by = progress.numerics
-        if progress.deaths and delta.token_ids:
+        # A beam search tells no token before its end, but that it has begun.
+        if progress.deaths and (delta.token_ids or self._request.HasField("beam")):
             progress.unproven.discard(delta.choice)
             if not progress.unproven:
                 self._leave_probation()

@@ -123,10 +123,14 @@ class Placement:
         request = self._request
         room = room_left(request, model.capacity)
         output = 0 if request.score_only else room
-        need = Need(num_tokens=len(request.token_ids.ids) + output, output_tokens=output)
+        need = Need(
+            num_tokens=len(request.token_ids.ids) + output,
+            output_tokens=output,
+            resumes=self._delivered.num_tokens > 0,
+            beams=request.HasField("beam"),
+        )
         if not self._delivered.begun:
             return fleet.candidates(model, tried, need)
-        need = replace(need, resumes=self._delivered.num_tokens > 0)
         exact = replace(need, numerics_id=self._progress.delivered_by)
         found = fleet.candidates(model, tried, exact)
         if found or self._policy.mode != "any":

@@ -25,4 +25,5 @@ class Progress:
     numerics: str = ""
     """Of the engine that has the attempt."""
     unproven: set[int] = field(default_factory=set)
-    """Choices of a suspect that have got no token from that engine."""
+    """Choices of a suspect that have got no token from that engine; of a beam search the first one,
+    until the engine says that it has begun."""

@@ -41,7 +41,7 @@ HARMLESS: list[tuple[str, Any]] = [
     ("tool_choice", "auto"),
     ("response_format", {"type": "text"}),
     ("skip_special_tokens", True),
-    ("length_penalty", 1.0),
+    ("typical_p", 1.0),
     ("chat_template", None),
 ]
 
@@ -79,7 +79,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("previous_response_id", "r"),
     ("chat_template", "{{ ''.__class__ }}"),
     ("skip_special_tokens", False),
-    ("use_beam_search", True),
+    ("typical_p", 0.5),
     ("truncate_prompt_tokens", 4),
     ("suffix", "x"),
     ("echo", True),

@@ -165,3 +165,75 @@ def test_lists_that_are_too_long_are_refused_before_their_entries(body: dict[str
     assert (response.status, response.error["param"]) == (400, next(iter(body)))
     words = response.error["message"]
     assert "at most" in words or "characters" in words
+
+
+@pytest.mark.parametrize(
+    ("body", "width", "penalty", "early"),
+    [
+        ({"n": 2}, 2, 1.0, engine_pb2.EARLY_STOPPING_UNSPECIFIED),
+        ({"best_of": 3, "early_stopping": True}, 3, 1.0, engine_pb2.EARLY_STOPPING_WHEN_FULL),
+        ({"beam_width": 4, "n": 2, "length_penalty": 0}, 4, 0.0, 0),
+        (
+            {"beam_width": 3, "best_of": 3, "early_stopping": "never", "length_penalty": 2},
+            3,
+            2.0,
+            engine_pb2.EARLY_STOPPING_NEVER,
+        ),
+    ],
+    ids=str,
+)
+def test_beam_search_reaches_the_engine_from_both_endpoints(
+    body: dict[str, Any], width: int, penalty: float, early: int
+) -> None:
+    world = World()
+    for ask in (world.chat, world.complete):
+        assert ask(use_beam_search=True, max_tokens=20, **body).status == 200
+        beam = world.request.beam
+        assert (beam.width, beam.length_penalty, beam.early_stopping) == (width, penalty, early)
+        assert world.request.n == body.get("n", 1)
+
+
+def test_beam_search_takes_of_the_models_defaults_what_is_no_draw() -> None:
+    defaults = engine_pb2.Sampling(temperature=0.2, top_p=0.9, top_k=20, repetition_penalty=1.1)
+    world = World(models=[made_model(default_sampling=defaults)])
+    body: dict[str, Any] = {"use_beam_search": True, "beam_width": 2, "max_tokens": 20}
+    assert world.chat(**body, logit_bias={"5": 1}, min_tokens=2).status == 200
+    assert world.request.sampling == engine_pb2.Sampling(
+        repetition_penalty=defaults.repetition_penalty,
+        logit_bias=[engine_pb2.LogitBias(token_id=5, bias=1.0)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"beam_width": 4}, "beam_width"),
+        ({"length_penalty": 0.5}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        ({"use_beam_search": True}, "beam_width"),
+        ({"use_beam_search": True, "beam_width": 9}, "beam_width"),
+        ({"use_beam_search": True, "beam_width": 2, "n": 3}, "n"),
+        ({"use_beam_search": True, "beam_width": 2, "best_of": 3}, "best_of"),
+        ({"use_beam_search": True, "n": 2, "early_stopping": "soon"}, "early_stopping"),
+        ({"use_beam_search": True, "n": 2, "length_penalty": 1e300}, "length_penalty"),
+        ({"use_beam_search": True, "n": 2, "temperature": 0.7}, "temperature"),
+        ({"use_beam_search": True, "n": 2, "stop": "x"}, "stop"),
+        ({"use_beam_search": True, "n": 2, "logprobs": True}, "logprobs"),
+        ({"use_beam_search": True, "n": 2, "prompt_logprobs": 1}, "prompt_logprobs"),
+    ],
+    ids=str,
+)
+def test_beam_search_refuses_what_it_cannot_mean(body: dict[str, Any], param: str) -> None:
+    response = World().chat(max_tokens=20, **body)
+    assert (response.status, response.error["param"]) == (400, param)
+
+
+def test_parameters_of_beam_search_without_it_may_have_their_defaults() -> None:
+    world = World()
+    body: dict[str, Any] = {
+        "use_beam_search": False,
+        "length_penalty": 1,
+        "early_stopping": False,
+    }
+    assert world.chat(**body).status == 200
+    assert not world.request.HasField("beam")

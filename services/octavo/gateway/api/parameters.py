@@ -52,6 +52,7 @@ _ROWS: Final = [
     *_rows("honoured", BOTH, "include_stop_str_in_output n best_of seed logprobs"),
     *_rows("honoured", BOTH, "prompt_logprobs stream stream_options priority cache_salt"),
     *_rows("honoured", BOTH, "return_token_ids max_queue_ms fairness_key"),
+    *_rows("honoured", BOTH, "use_beam_search beam_width length_penalty early_stopping"),
     *_rows("honoured", CHAT, "messages max_completion_tokens top_logprobs"),
     *_rows("honoured", CHAT, "add_generation_prompt continue_final_message chat_template_kwargs"),
     *_rows("honoured", COMPLETIONS, "prompt echo add_special_tokens"),
@@ -84,8 +85,7 @@ _ROWS: Final = [
     *_rows("refused", BOTH, "skip_special_tokens", "control tokens never show in text", True),
     *_rows("refused", BOTH, "return_tokens_as_token_ids", "see return_token_ids", False),
     *_rows("refused", BOTH, "detokenize", "see return_token_ids", True),
-    *_rows("refused", BOTH, "use_beam_search early_stopping", _NOT_BUILT, False),
-    *_rows("refused", BOTH, "length_penalty typical_p tfs_z", _NOT_BUILT, 1, 1.0),
+    *_rows("refused", BOTH, "typical_p tfs_z", _NOT_BUILT, 1, 1.0),
     *_rows("refused", BOTH, "top_a mirostat", _NOT_BUILT, 0, 0.0),
     *_rows("refused", BOTH, "kv_transfer_params vllm_xargs logits_processors", _NOT_BUILT, {}, []),
 ]

@@ -12,7 +12,12 @@ from octavo.gateway.api.schema import RawGeneration
 from octavo.gateway.endpoints import ServedModel
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import INVALID_VALUE, TOKEN_OUT_OF_VOCABULARY, OctavoError
+from octavo.v1.errors import (
+    INVALID_VALUE,
+    TOKEN_OUT_OF_VOCABULARY,
+    UNSUPPORTED_PARAMETER,
+    OctavoError,
+)
 from octavo.v1.limits import (
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
@@ -26,6 +31,13 @@ MAX_BAD_WORDS_CHARS: Final = 64 * 1024
 
 _WITH_PRESENCE: Final = ("temperature", "top_p", "repetition_penalty")
 _WITHOUT: Final = ("top_k", "min_p")
+
+_EARLY_STOPPING: Final[dict[bool | str, engine_pb2.EarlyStopping.ValueType]] = {
+    False: engine_pb2.EARLY_STOPPING_UNSPECIFIED,
+    True: engine_pb2.EARLY_STOPPING_WHEN_FULL,
+    "never": engine_pb2.EARLY_STOPPING_NEVER,
+}
+_BEAM_DEFAULTS: Final = (("beam_width", None), ("length_penalty", 1.0), ("early_stopping", False))
 
 
 def fill(
@@ -51,6 +63,7 @@ def fill(
     """
     _fill_sampling(request.sampling, body, model)
     _fill_stop(request.stop, body, model)
+    _fill_beam(request, body)
     request.model = model.engine_name
     request.n = check_choices(body)
     request.min_tokens = body.min_tokens
@@ -66,8 +79,8 @@ def fill(
 
 
 def check_choices(body: RawGeneration) -> int:
-    """Returns n; `best_of` may only repeat it."""
-    if body.best_of not in (None, body.n):
+    """Returns n; `best_of` may only repeat it, or say how many beams it is chosen from."""
+    if body.best_of not in (None, body.n) and not body.use_beam_search:
         raise _invalid("best_of", f"must equal n ({body.n}): no choice is thrown away")
     return body.n
 
@@ -105,16 +118,19 @@ def clamp(
 
 
 def _fill_sampling(sampling: engine_pb2.Sampling, body: RawGeneration, model: ServedModel) -> None:
-    defaults = model.card.default_sampling
+    # A beam search draws nothing, so that the model's wishes for the draw do not apply.
+    wishes = engine_pb2.Sampling() if body.use_beam_search else model.card.default_sampling
+    if body.use_beam_search and model.card.default_sampling.HasField("repetition_penalty"):
+        wishes.repetition_penalty = model.card.default_sampling.repetition_penalty
     for name in _WITH_PRESENCE:
         value = getattr(body, name)
         if value is not None:
             setattr(sampling, name, value)
-        elif defaults.HasField(name):
-            setattr(sampling, name, getattr(defaults, name))
+        elif wishes.HasField(name):
+            setattr(sampling, name, getattr(wishes, name))
     for name in _WITHOUT:
         value = getattr(body, name)
-        setattr(sampling, name, getattr(defaults, name) if value is None else value)
+        setattr(sampling, name, getattr(wishes, name) if value is None else value)
     sampling.presence_penalty = body.presence_penalty
     sampling.frequency_penalty = body.frequency_penalty
     if body.seed >= 0:
@@ -158,6 +174,21 @@ def _fill_stop(stop: engine_pb2.Stop, body: RawGeneration, model: ServedModel) -
     )
     stop.ignore_eos = body.ignore_eos
     stop.include_in_output = body.include_stop_str_in_output
+
+
+def _fill_beam(request: engine_pb2.GenerateRequest, body: RawGeneration) -> None:
+    if body.use_beam_search:
+        width = body.best_of if body.beam_width is None else body.beam_width
+        if body.best_of not in (None, width):
+            raise _invalid("best_of", f"must equal beam_width ({width}), which says the same")
+        request.beam.width = body.n if width is None else width
+        request.beam.length_penalty = body.length_penalty
+        request.beam.early_stopping = _EARLY_STOPPING[body.early_stopping]
+        return
+    for name, default in _BEAM_DEFAULTS:
+        if getattr(body, name) != default:
+            reason = "it needs use_beam_search: true"
+            raise OctavoError(UNSUPPORTED_PARAMETER, param=name, reason=reason)
 
 
 def _invalid(param: str, reason: str) -> OctavoError:

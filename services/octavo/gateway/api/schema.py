@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -56,6 +56,10 @@ class RawGeneration(Struct, kw_only=True):
     fairness_key: str = ""
     return_token_ids: bool = False
     max_queue_ms: Annotated[int, Meta(ge=0, le=MAX_MS)] = 0
+    use_beam_search: bool = False
+    beam_width: Count | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
 
 class RawChat(RawGeneration, kw_only=True):
