@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.engine.scheduling import Driver, expected, make_request, prompt_of
 
@@ -155,6 +155,9 @@ class Account:
     ),
     max_num_seqs=st.integers(1, 4),
     num_blocks=st.integers(6, 16),
+)
+@example(  # a key that comes late, with much to do
+    greedy=[(60, 1)] * 24, modest=[("b", 30, 60, 20)] * 8, max_num_seqs=1, num_blocks=8
 )
 def test_service_of_two_keys_that_both_wait_differs_by_no_more_than_the_bound(
     greedy: list[tuple[int, int]],

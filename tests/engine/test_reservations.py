@@ -180,6 +180,8 @@ def test_in_a_pool_for_one_worst_case_all_end_and_nobody_loses_its_blocks_too_of
         choices += [(choice, aborted) for choice in (request, *request.siblings)]
         pending.setdefault(at, []).append((request, aborted))
     leaving: list[tuple[int, Request]] = []
+    safe: set[Request] = set()
+    """Those whose blocks are theirs to the end, and choices that will be forked from them."""
     steps = 0
     while pending or driver.scheduler.has_work():
         for request, aborted in pending.pop(steps, ()):
@@ -187,6 +189,9 @@ def test_in_a_pool_for_one_worst_case_all_end_and_nobody_loses_its_blocks_too_of
             leaving += [(steps + 7, request)] if aborted else []
         driver.step()
         steps += 1
+        assert all(request.status is not Status.PREEMPTED for request in safe)
+        for request, as_group in driver.scheduler._roster.reservations._protected.values():
+            safe |= {request, *(request.siblings if as_group else ())}
         for at, request in leaving:
             if at == steps and request.status is not Status.FINISHED:
                 driver.end(request, FinishReason.ABORT)

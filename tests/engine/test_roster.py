@@ -127,3 +127,21 @@ def test_check_integrity_notices(roster: Roster, damage: Callable[[Roster], None
     damage(roster)
     with pytest.raises(IntegrityError):
         roster.check_integrity()
+
+
+def test_choices_of_a_protected_group_are_protected(cache: PrefixCache) -> None:
+    roster = Roster(cache, max_preemptions=1)
+    group = make_request(1, prompt_of(20), n=3)
+    choices = [group, *group.siblings]
+    group.num_preemptions = 1
+    roster.add(group, 0.0)
+    cache.admit(group, [])
+    roster.start(group)
+    group.num_computed = 20
+    roster.fork(group)
+    roster.check_integrity()
+    assert all(choice in roster.reservations for choice in choices)
+    roster.preempt(group, 1.0)
+    roster.finish(choices[1])
+    roster.check_integrity()
+    assert [choice in roster.reservations for choice in choices] == [False, False, True]
