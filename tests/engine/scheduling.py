@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
 from tests.fakes import BLOCK, FakeRunner, expected_output
 
 from octavo.engine.batch import StepInput
+from octavo.engine.beam_search import BeamParams, BeamSearch
 from octavo.engine.block_manager import BlockManager
 from octavo.engine.policy import Policy
 from octavo.engine.prefix_cache import PrefixCache
-from octavo.engine.request import FinishReason, Request, RequestId, SamplingParams, StopParams
+from octavo.engine.request import (
+    Beams,
+    FinishReason,
+    Request,
+    RequestId,
+    SamplingParams,
+    StopParams,
+)
 from octavo.engine.scheduler import Scheduler, SchedulerConfig
 from octavo.v1.block_hash import BlockHash, hash_root
 from octavo.v1.errors import OctavoError
@@ -59,6 +68,22 @@ def make_request(
     ]
     choices[0].siblings = tuple(choices[1:])
     return choices[0]
+
+
+def make_search(
+    id: int, prompt: Sequence[int], *, width: int = 3, max_tokens: int = 20, arrival: float = 0.0
+) -> tuple[Request, Beams]:
+    """A request of a beam search, and its beams, which have the ids after its own."""
+    carrier = make_request(id, prompt, max_tokens=max_tokens, arrival=arrival)
+    beams = [
+        dataclasses.replace(
+            carrier, id=RequestId(id + i), carrier=carrier, output_ids=[], block_hashes=[]
+        )
+        for i in range(1, width + 1)
+    ]
+    params = BeamParams(width=width, max_tokens=max_tokens, end_token_ids=frozenset())
+    carrier.beams = Beams(search=BeamSearch(params), idle=beams)
+    return carrier, carrier.beams
 
 
 class Driver:

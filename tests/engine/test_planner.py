@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.scheduling import Driver, expected, make_request, prompt_of, rows_of
+from tests.engine.scheduling import Driver, expected, make_request, make_search, prompt_of, rows_of
 from tests.fakes import BLOCK
 
+from octavo.engine.beam_search import Turn
 from octavo.engine.request import Request, Status
 
 
@@ -360,3 +361,72 @@ def test_prompt_logprobs_are_not_asked_for_again_after_a_preemption(steps_before
     assert prompt_positions(driver) == list(range(1, 60))
     assert request.output_ids == expected(request)
     driver.assert_idle()
+
+
+def start_search(driver: Driver, carrier: Request, tokens: tuple[int, ...]) -> None:
+    """Computes the prompt and makes the first beams."""
+    driver.add(carrier)
+    while carrier.num_computed < carrier.num_tokens:
+        step = driver.plan()
+        assert step is not None
+        driver.scheduler.commit(step)
+    driver.scheduler.advance_beams(carrier, Turn(parents=(0,) * len(tokens), tokens=tokens))
+
+
+def test_all_beams_get_a_row_in_one_step_and_a_prefill_leaves_room_for_them() -> None:
+    """Semantics 27."""
+    driver = Driver(max_batched_tokens=32, long_prefill_tokens=32)
+    carrier, beams = make_search(20, prompt_of(10), arrival=9.0)
+    start_search(driver, carrier, (1, 2, 3))
+    driver.add(make_request(1, prompt_of(100, 1), arrival=0.0))
+    ids = [beam.id for beam in beams.live]
+    step = driver.plan()
+    assert rows_of(step) == [*((id_, 10, 1) for id_ in ids), (1, 0, 29)]
+    assert step is not None
+    assert [len(row.samples) for row in step.rows] == [1, 1, 1, 0]
+    assert len(step.copies) == 2
+    driver.scheduler.commit(step)
+    driver.scheduler.advance_beams(carrier, Turn(parents=(0, 1, 2), tokens=(1, 2, 3)))
+    assert rows_of(driver.plan()) == [(1, 29, 29), *((id_, 11, 1) for id_ in ids)]
+
+
+def test_room_is_made_for_all_beams_or_for_none() -> None:
+    """Semantics 25: a group that lacks one block goes as a whole."""
+    driver = Driver(num_blocks=6, prefix_caching=False)
+    carrier, beams = make_search(20, prompt_of(BLOCK - 1), arrival=9.0)
+    other = make_request(1, prompt_of(BLOCK, 1), arrival=0.0, max_tokens=60)
+    driver.add(other)
+    driver.step()
+    start_search(driver, carrier, (1, 2, 3))
+    step = driver.plan()  # into the block of the prompt
+    assert step is not None
+    driver.scheduler.commit(step)
+    driver.scheduler.advance_beams(carrier, Turn(parents=(0, 1, 2), tokens=(1, 2, 3)))
+    assert driver.cache.num_available == 1
+    assert driver.plan() is None  # into a block each, for one of which there is room
+    assert (carrier.status, other.status) == (Status.PREEMPTED, Status.RUNNING)
+    assert all(len(beam.output_ids) == 2 for beam in beams.live)
+
+
+def test_beams_that_lost_their_blocks_catch_up_before_all_are_sampled_together() -> None:
+    driver = Driver(max_batched_tokens=16, long_prefill_tokens=16, prefix_caching=False)
+    carrier, beams = make_search(20, prompt_of(10), width=2)
+    start_search(driver, carrier, (1, 2))
+    for beam in beams.live:
+        beam.output_ids += [5] * 11
+    driver.scheduler._roster.preempt(carrier, 1.0)
+    rows = []
+    for _ in range(4):
+        step = driver.plan()
+        assert step is not None
+        rows.append(rows_of(step))
+        driver.scheduler.commit(step)
+        last_samples = [len(row.samples) for row in step.rows]
+    assert last_samples == [1, 1]
+    first, second = (beam.id for beam in beams.live)
+    assert rows == [
+        [(20, 0, 10)],
+        [(first, 10, 11), (second, 10, 5)],
+        [(second, 15, 6)],
+        [(first, 21, 1), (second, 21, 1)],
+    ]

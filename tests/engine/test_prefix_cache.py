@@ -433,3 +433,27 @@ def test_blocks_needed_by_all_are_those_that_are_taken(
         assert before - cache.num_available == needed
         cache.commit()
         cache.check_integrity()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 16, 17, 40])
+def test_fork_over_another_fork_shares_all_and_frees_what_it_had(steps: int) -> None:
+    cache, first = Cache(32), make_request(1, prompt_of(40), max_tokens=100)
+    cache.compute(first)
+    second = make_request(2, prompt_of(40), max_tokens=100)
+    cache.fork(first, second)
+    second.num_computed = 40
+    second.block_hashes = list(first.block_hashes)
+    for step in range(steps):
+        for request in (first, second):
+            request.output_ids.append(step + request.id)
+            cache.extend(request, request.num_tokens)
+        cache.commit()
+        for request in (first, second):
+            request.num_computed = request.num_tokens
+    cache.fork_over(first, second)
+    cache.check_integrity()
+    assert list(cache.table(first)) == list(cache.table(second))
+    assert cache.num_allocatable - cache.num_available == len(cache.table(first))
+    cache.release(first)
+    cache.release(second)
+    assert cache.num_available == cache.num_allocatable

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.engine.scheduling import make_request, prompt_of
+from tests.engine.scheduling import make_request, make_search, prompt_of
 from tests.fakes import BLOCK
 
+from octavo.engine.beam_search import Turn
 from octavo.engine.block_manager import BlockManager, IntegrityError
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request, Status
@@ -145,3 +146,55 @@ def test_choices_of_a_protected_group_are_protected(cache: PrefixCache) -> None:
     roster.finish(choices[1])
     roster.check_integrity()
     assert [choice in roster.reservations for choice in choices] == [False, False, True]
+
+
+def test_beams_take_the_blocks_of_their_carrier_and_go_with_it(cache: PrefixCache) -> None:
+    roster = Roster(cache)
+    carrier, beams = make_search(20, prompt_of(20))
+    roster.add(carrier, 0.0)
+    cache.admit(carrier, [])
+    roster.start(carrier)
+    assert (roster.slots_used, roster.num_rows) == (3, 1)
+    carrier.num_computed = 20
+    roster.advance_beams(carrier, Turn(parents=(0, 0), tokens=(7, 8)))
+    roster.check_integrity()
+    assert (roster.slots_used, roster.num_rows, cache.num_tables) == (3, 2, 2)
+    assert [beam.output_ids for beam in beams.live] == [[7], [8]]
+    assert cache.num_allocatable - cache.num_available == 2
+    roster.preempt(carrier, 1.0)
+    roster.check_integrity()
+    assert (carrier.num_preemptions, roster.num_preemptions) == (1, 1)
+    assert roster.waiting_tokens == 20 + 2
+    assert cache.num_available == cache.num_allocatable
+    assert carrier.lost_beams
+    roster.finish(carrier)
+    roster.check_integrity()
+    assert roster.requests == {}
+
+
+def test_next_beams_are_their_parents_or_forks_of_them(cache: PrefixCache) -> None:
+    roster = Roster(cache)
+    carrier, beams = make_search(20, prompt_of(20))
+    roster.add(carrier, 0.0)
+    cache.admit(carrier, [])
+    roster.start(carrier)
+    carrier.num_computed = 20
+    roster.advance_beams(carrier, Turn(parents=(0, 0, 0), tokens=(7, 8, 9)))
+    first, second, third = beams.live
+    for beam in beams.live:
+        cache.extend(beam, 21)
+        beam.num_computed = 21
+    cache.commit()
+    roster.advance_beams(carrier, Turn(parents=(2, 0, 2), tokens=(1, 2, 3)))
+    roster.check_integrity()
+    assert beams.live == [third, first, second]
+    assert [beam.output_ids for beam in beams.live] == [[9, 1], [7, 2], [9, 3]]
+    assert list(cache.table(second)) == list(cache.table(third))
+    assert cache.num_allocatable - cache.num_available == 3
+    roster.finish(carrier)
+    assert cache.num_available == cache.num_allocatable
+
+
+def test_a_request_without_beams_has_none_to_advance(roster: Roster) -> None:
+    with pytest.raises(IntegrityError, match="no beams"):
+        roster.advance_beams(roster.running[0], Turn())

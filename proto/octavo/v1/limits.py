@@ -12,8 +12,9 @@ MAX_N: Final = 128
 """Choices of one request (and never more than the engine's max_num_seqs)."""
 MAX_LENGTH_PENALTY: Final = 5.0
 """Either way: the scores of the longest sequences stay well within float32."""
-MAX_BEAM_TOKENS: Final = 65536
-"""Output tokens that all choices of a beam search may have: they are sent in one message."""
+MAX_BEAM_TOKENS: Final = 16384
+"""Output tokens that all choices of a beam search may have: they are sent at once, and must fit
+into what a gateway may leave unread even when each token is a long run of dashes."""
 MAX_PROMPTS: Final = 1024
 """Prompts in one completions request."""
 MAX_LOGPROBS: Final = 20

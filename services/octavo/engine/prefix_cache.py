@@ -221,6 +221,22 @@ class PrefixCache:
         for block in table:
             self._blocks.share(block)
 
+    def fork_over(self, parent: Request, child: Request) -> None:
+        """Gives the child the parent's blocks instead of its own; both descend from one fork.
+
+        So their tables are equal up to some block and nowhere after it, and only that rest is
+        looked at: a long prompt costs nothing.
+        """
+        old, new = self._tables[child.id], self._tables[parent.id]
+        same = min(len(old), len(new))
+        while same and old[same - 1] != new[same - 1]:
+            same -= 1
+        for block in new[same:]:
+            self._blocks.share(block)
+        for block in reversed(old[same:]):
+            self._blocks.release(block)
+        self._tables[child.id] = list(new)
+
     def release(self, request: Request) -> None:
         """Gives up the request's blocks, last one first, so that a prefix loses its tail first."""
         for block in reversed(self._tables.pop(request.id)):

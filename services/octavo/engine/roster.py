@@ -132,16 +132,16 @@ class Roster:
             return
         parents = [beams.live[i] for i in turn.parents]
         continued = set(parents)
-        for beam in beams.live:
-            if beam not in continued:
-                self._cache.release(beam)
-                beams.idle.append(beam)
+        losers = [beam for beam in beams.live if beam not in continued]
         beams.live = [
-            self._continuation(parent, beams, first=parent not in parents[:i])
+            parent if parent not in parents[:i] else self._fork_beam(parent, losers, beams.idle)
             for i, parent in enumerate(parents)
         ]
         for beam, token in zip(beams.live, turn.tokens, strict=True):
             beam.output_ids.append(token)
+        for beam in losers:
+            self._cache.release(beam)
+            beams.idle.append(beam)
 
     def reject(self, request: Request, error: OctavoError) -> None:
         """Takes a request that can never run out of its queue, for the caller to finish."""
@@ -189,12 +189,14 @@ class Roster:
         check(waiting == self._waiting_since.keys(), "waiting times of others are kept")
         check(self.suspects.keys() <= self.requests.keys(), "a finished request is a suspect")
 
-    def _continuation(self, parent: Request, beams: Beams, *, first: bool) -> Request:
-        """Returns the beam that goes on from `parent`, of whose output it has all so far."""
-        if first:
-            return parent
-        beam = beams.idle.pop()
-        self._cache.fork(parent, beam)
+    def _fork_beam(self, parent: Request, losers: list[Request], idle: list[Request]) -> Request:
+        """Returns a beam, of those without a future, with the blocks and the output of `parent`."""
+        if losers:
+            beam = losers.pop()
+            self._cache.fork_over(parent, beam)
+        else:
+            beam = idle.pop()
+            self._cache.fork(parent, beam)
         beam.num_computed = parent.num_computed
         beam.output_ids = list(parent.output_ids)
         beam.block_hashes = list(parent.block_hashes)
