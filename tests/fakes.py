@@ -54,6 +54,7 @@ class FakeRunner:
         token: Callable[..., int] = next_token,
     ) -> None:
         self.pool: dict[int, list[int | None]] = {}
+        self.host: dict[int, list[int | None]] = {}
         self.steps: list[StepInput] = []
         self._before = before
         self._poison = poison
@@ -63,6 +64,10 @@ class FakeRunner:
     def run(self, step: StepInput) -> StepOutput:
         """Writes all rows, then samples."""
         self.steps.append(step)
+        for block, slot in step.offloads:
+            self.host[slot] = list(self.pool.get(block, [None] * BLOCK))
+        for slot, block in step.restores:
+            self.pool[block] = list(self.host[slot])
         for source, target in step.copies:
             self.pool[target] = list(self.pool[source])
         for row in step.rows:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 
 from tests.fakes import BLOCK, FakeRunner, expected_output
 
-from octavo.engine.batch import StepInput
+from octavo.engine.batch import Runner, StepInput
 from octavo.engine.block_manager import BlockManager
+from octavo.engine.host_tier import HostTier
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import FinishReason, Request, RequestId, SamplingParams, StopParams
 from octavo.engine.scheduler import Scheduler, SchedulerConfig
@@ -76,11 +78,19 @@ class Driver:
         max_queued_requests: int = 1000,
         max_queued_tokens: int = 100_000,
         prefix_caching: bool = True,
+        host_slots: int = 0,
+        preemption: Preemption | None = None,
         before: Callable[[StepInput], None] = lambda _: None,
         poison: Callable[[Request], bool] = lambda _: False,
+        runner: Runner | None = None,
     ) -> None:
         self.runner = FakeRunner(before=before, poison=poison)
-        self.cache = PrefixCache(BlockManager(num_blocks + 1, BLOCK), enabled=prefix_caching)
+        self.computes: Runner = runner or self.runner
+        self.cache = PrefixCache(
+            BlockManager(num_blocks + 1, BLOCK),
+            enabled=prefix_caching,
+            host=HostTier(host_slots),
+        )
         self.config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
             max_batched_tokens=max_batched_tokens,
@@ -89,7 +99,7 @@ class Driver:
             max_queued_requests=max_queued_requests,
             max_queued_tokens=max_queued_tokens,
         )
-        self.scheduler = Scheduler(self.config, self.cache)
+        self.scheduler = Scheduler(self.config, self.cache, preemption)
         self.now = 0.0
         self.prefill_us_per_token = 0.0
         self.known: dict[BlockHash, BlockHash] = {}
@@ -129,7 +139,7 @@ class Driver:
     def run(self, step: StepInput) -> None:
         """Runs a planned step and handles its outcome."""
         try:
-            output = self.runner.run(step)
+            output = self.computes.run(step)
         except OctavoError as error:
             self.outcomes.append(False)
             for request in self.scheduler.fail(step):
@@ -184,6 +194,7 @@ class Driver:
         """Nothing is in use once all requests have ended."""
         assert self.scheduler.requests() == []
         assert self.cache.num_available == self.cache.num_allocatable
+        assert self.cache.host.counts().used == 0
         assert self.cache.reset()
         self.replay()
         assert self.known == {}

@@ -69,6 +69,17 @@ def test_a_loaded_engine_generates_the_same_again(folder: Path) -> None:
     assert len(outputs[0]) >= 1
 
 
+def test_the_host_tier_is_measured_and_used_as_set(folder: Path) -> None:
+    config = EngineConfig(
+        model=str(folder), kv_bytes=2_000_000, host_cache_bytes=1_000_000, preemption_mode="swap"
+    )
+    stages = Stages()
+    engine = load(config, stages)
+    slots = engine.core.scheduler.cache.host.num_slots
+    assert slots > 10
+    assert f"host 0.00 GB = {slots:,} blocks" in dict(stages.done)["memory"]
+
+
 def test_what_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:
     with pytest.raises(OctavoError, match="does not fit"):
         load(EngineConfig(model=str(folder), kv_bytes=10**15))

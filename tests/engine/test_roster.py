@@ -26,7 +26,7 @@ def roster(cache: PrefixCache) -> Roster:
     roster.add(group, 0.0)
     roster.add(waiting, 1.0)
     cache.admit(group, [])
-    roster.start(group)
+    roster.start(group, 0)
     roster.check_integrity()
     return roster
 

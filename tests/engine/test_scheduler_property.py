@@ -13,6 +13,7 @@ from tests.engine.scheduling import Driver, expected, make_request, prompt_of
 from tests.fakes import BLOCK
 
 from octavo.engine.batch import StepInput
+from octavo.engine.preemption import Preemption, PreemptionMode
 from octavo.engine.request import FinishReason, Request, RequestId, Status
 from octavo.v1.errors import REQUEST_FAILED, OctavoError
 
@@ -179,6 +180,8 @@ class World:
     max_batched_tokens=st.sampled_from([16, 40, 64, 200]),
     long_prefill_tokens=st.sampled_from([16, 33, 200]),
     prefix_caching=st.sampled_from([True, True, False]),
+    host_slots=st.sampled_from([0, 0, 2, 5, 12, 40]),
+    mode=st.sampled_from(list(PreemptionMode)),
 )
 def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
     arrivals: list[Arrival],
@@ -188,6 +191,8 @@ def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
     max_batched_tokens: int,
     long_prefill_tokens: int,
     prefix_caching: bool,
+    host_slots: int,
+    mode: PreemptionMode,
 ) -> None:
     """Semantics 17, 34, 47; reliability E1 to E6."""
     new_driver = partial(
@@ -197,6 +202,8 @@ def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
         max_batched_tokens=max_batched_tokens,
         long_prefill_tokens=long_prefill_tokens,
         prefix_caching=prefix_caching,
+        host_slots=host_slots,
+        preemption=Preemption(mode=mode),
     )
     world = World(arrivals, failing, new_driver)
     world.run()

@@ -78,6 +78,20 @@ class EngineConfig:
         256, "Largest prompt chunk of one request while others run.", unit="tokens", minimum=16
     )
     prefix_caching: bool = setting(True, "Reuse the KV blocks of common prefixes.")
+    host_cache_bytes: int = setting(
+        0,
+        "Host memory for blocks that the KV cache evicts and for requests that are swapped out; 0 "
+        "has none, so that evicted blocks are gone and preempted requests compute again.",
+        unit="bytes",
+        minimum=0,
+    )
+    preemption_mode: str = setting(
+        "auto",
+        "What becomes of a preempted request: swap copies its blocks to host memory and back, "
+        "recompute gives them up, auto takes what was measured to be faster. Without room in host "
+        "memory it is computed again.",
+        choices=("auto", "swap", "recompute"),
+    )
     watermark: float = setting(
         0.0,
         "Share of the blocks kept free at admission while anything runs.",

@@ -88,6 +88,7 @@ class EngineCore:
         draw_seed: gives a seed for requests without one.
         metrics: where counts go.
         step_target_s: time that the prompt chunks of a step may take; zero bounds tokens only.
+        cost: what steps cost, with what is known before the first; the core goes on learning.
     """
 
     def __init__(
@@ -101,11 +102,12 @@ class EngineCore:
         draw_seed: Callable[[], int],
         metrics: EngineMetrics,
         step_target_s: float = 0.0,
+        cost: CostModel | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.model = model
         self.metrics = metrics
-        self.cost = CostModel()
+        self.cost = cost or CostModel()
         self.steps = 0
         self._runner = runner
         self._new_detokenizer = new_detokenizer

@@ -14,7 +14,9 @@ import torch
 from octavo.engine.block_manager import BlockManager
 from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.cost import CostModel
 from octavo.engine.detokenizer import Detokenizer
+from octavo.engine.host_tier import HostTier
 from octavo.engine.intake import Model
 from octavo.engine.machine import available_cores, free_memory_bytes
 from octavo.engine.memory_plan import MemoryPlan, plan_memory
@@ -22,6 +24,7 @@ from octavo.engine.metrics import EngineMetrics
 from octavo.engine.model_runner import ModelRunner
 from octavo.engine.models.checkpoint import Checkpoint, open_checkpoint
 from octavo.engine.models.resolve import resolve
+from octavo.engine.preemption import Preemption, PreemptionMode
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.request import Request
@@ -96,14 +99,16 @@ class Loading:
         failpoint("engine.load")
         runner = self._stage("weights", lambda: self._pack(checkpoint))
         plan = self._stage("memory", lambda: self._allocate(checkpoint, runner))
+        cost = CostModel(copy_us_per_block=self._copy_us(runner))
         exact = self._stage("warm-up", lambda: self._warm_up(runner))
         card, files = self._card(checkpoint, runner, plan, exact=exact)
         tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json)
-        core = self._core(card, checkpoint, runner, plan)
+        core = self._core(card, checkpoint, runner, plan, cost)
         log.info(
             "engine_loaded", model=card.model, numerics=card.numerics_id, exact=exact,
             threads=torch.get_num_threads(), tokenizer=tokenizer.backend,
             max_model_len=plan.max_model_len, num_blocks=plan.num_blocks, kv_bytes=plan.kv_bytes,
+            host_blocks=plan.host_blocks, copy_us_per_block=round(cost.copy_us_per_block, 1),
         )  # fmt: skip
         template = _template(checkpoint, tokenizer, self._env)
         encoder = PromptEncoder(tokenizer, template, checkpoint.bos_token_id)
@@ -154,8 +159,15 @@ class Loading:
             bytes_per_block=runner.bytes_per_block,
             model_max_len=checkpoint.config.max_position,
         )
-        runner.allocate(plan.num_blocks + 1)
+        runner.allocate(plan.num_blocks + 1, plan.host_blocks + 1 if plan.host_blocks else 0)
         return plan, plan.describe()
+
+    def _copy_us(self, runner: ModelRunner) -> float:
+        """Measures what a block takes to the host tier or back; the first try maps the memory."""
+        runner.copy_out_and_back()
+        began = self._env.now()
+        copies = runner.copy_out_and_back()
+        return 1e6 * (self._env.now() - began) / max(copies, 1)
 
     def _warm_up(self, runner: ModelRunner) -> tuple[bool, str]:
         runner.warm_up()
@@ -213,11 +225,15 @@ class Loading:
         checkpoint: Checkpoint,
         runner: ModelRunner,
         plan: MemoryPlan,
+        cost: CostModel,
     ) -> EngineCore:
         config = self._config
         cache = PrefixCache(
-            BlockManager(plan.num_blocks + 1, BLOCK_TOKENS), enabled=config.prefix_caching
+            BlockManager(plan.num_blocks + 1, BLOCK_TOKENS),
+            enabled=config.prefix_caching,
+            host=HostTier(plan.host_blocks),
         )
+        preemption = Preemption(mode=PreemptionMode(config.preemption_mode), cost=cost)
         scheduler_config = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_batched_tokens=config.max_batched_tokens,
@@ -239,7 +255,7 @@ class Loading:
 
         rng = self._env.rng("seeds")
         return EngineCore(
-            scheduler=Scheduler(scheduler_config, cache),
+            scheduler=Scheduler(scheduler_config, cache, preemption),
             runner=runner,
             model=Model(
                 served_names=tuple(card.served_names),
@@ -252,6 +268,7 @@ class Loading:
             draw_seed=lambda: rng.getrandbits(63),
             metrics=self._make_metrics(card.model),
             step_target_s=config.step_target_s,
+            cost=cost,
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from octavo.engine.batch import Row, SampleSpec, StepInput
 from octavo.engine.block_manager import BlockId
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import Copy, PrefixCache
 from octavo.engine.request import Request, Status
 from octavo.engine.request_queue import order
@@ -56,12 +57,20 @@ class Planner:
         config: limits.
         cache: block tables and prefix cache.
         roster: the requests; the planner moves them between waiting and running.
+        preemption: chooses what becomes of a victim's blocks.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: PrefixCache, roster: Roster) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: PrefixCache,
+        roster: Roster,
+        preemption: Preemption,
+    ) -> None:
         self._config = config
         self._cache = cache
         self._roster = roster
+        self._preemption = preemption
         self._was_alone = False
         """Whether the last step was a suspect's."""
 
@@ -79,7 +88,12 @@ class Planner:
             self._admit_waiting(plan)
         if not plan.rows:
             return None
-        return StepInput(rows=tuple(plan.rows), copies=tuple(plan.copies))
+        return StepInput(
+            rows=tuple(plan.rows),
+            offloads=tuple(self._cache.offloads()),
+            restores=tuple(self._cache.restores()),
+            copies=tuple(plan.copies),
+        )
 
     def _plan_apart(self, plan: _Plan) -> None:
         """Plans a suspect alone; every other step is for those that ran before, so they go on."""
@@ -213,13 +227,13 @@ class Planner:
         hits = self._cache.match(request)
         if not self._has_blocks(request, hits):
             return False
-        request.num_computed = self._cache.admit(request, hits)
+        num_computed = self._cache.admit(request, hits)
         if request.status is Status.WAITING:
-            request.num_cached = min(request.num_computed, len(request.prompt_ids))
+            request.num_cached = min(num_computed, len(request.prompt_ids))
         for choice in (request, *request.siblings):
             if choice.first_scheduled is None:
                 choice.first_scheduled = plan.now
-        self._roster.start(request)
+        self._roster.start(request, num_computed)
         return True
 
     def _fits(self, request: Request) -> bool:
@@ -236,7 +250,10 @@ class Planner:
         return self._cache.shortfall(request, hits) + reserve <= freed
 
     def _preempt(self, plan: _Plan, request: Request) -> None:
-        self._roster.preempt(request, plan.now)
+        tokens = request.num_computed
+        blocks = self._cache.blocks_for(tokens)
+        swap = self._preemption.prefers_swap(num_blocks=blocks, num_tokens=tokens)
+        self._roster.preempt(request, plan.now, swap=swap)
         plan.victims.append(request)
 
     def _reject(self, plan: _Plan, request: Request) -> None:

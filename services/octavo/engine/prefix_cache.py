@@ -2,7 +2,8 @@
 
 A hash means a whole prefix, so lookup walks from the first block and stops at the first miss.
 Tables only grow; a block that others refer to, or that has a hash, is copied before it is written.
-Knows nothing of queues, budgets and time.
+What the pool evicts goes on in the host tier and comes back from there. Knows nothing of queues,
+budgets and time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import islice
 
 from octavo.engine.block_manager import NULL_BLOCK, BlockId, BlockManager, check
 from octavo.engine.hash_index import NO_PARENT, HashIndex
+from octavo.engine.host_tier import Content, HostTier, Transfer
 from octavo.engine.request import Request, RequestId, Status
 from octavo.v1.block_hash import BlockHash, hash_block
 
@@ -21,26 +23,34 @@ Copy = tuple[BlockId, BlockId]
 
 
 class PrefixCache:
-    """Owns the block tables and the hash index of one pool.
+    """Owns the block tables and the hash index of one pool, and the tiers below it.
 
     Args:
         blocks: the pool; nobody else takes blocks from it.
         enabled: without it nothing gets a hash and nothing is ever hit.
+        host: host memory; None has none.
     """
 
-    def __init__(self, blocks: BlockManager, *, enabled: bool = True) -> None:
+    def __init__(
+        self, blocks: BlockManager, *, enabled: bool = True, host: HostTier | None = None
+    ) -> None:
         self.queries = 0
         """Tokens looked up at first admissions."""
         self.hits = 0
-        """Tokens of those that were found."""
+        """Tokens of those that were found in the pool."""
+        self.host_hits = 0
+        """Tokens that were found in the host tier only."""
         self.preempted_hits = 0
         """Tokens that resumed requests found; no measure of how well the cache serves callers."""
         self._blocks = blocks
         self._enabled = enabled
+        self.host = HostTier(0) if host is None else host
         self._index = HashIndex()
         self._tables: dict[RequestId, list[BlockId]] = {}
         # References that the step's copies hold on their sources until the step has ended.
         self._pinned: Counter[BlockId] = Counter()
+        self._copied: set[BlockId] = set()  # targets of the step's copies
+        self._told: dict[BlockHash, BlockHash] = {}  # what the events have said is held
 
     @property
     def block_tokens(self) -> int:
@@ -90,16 +100,16 @@ class PrefixCache:
             chain.append(hash_block(parent, request.tokens(i * size, (i + 1) * size)))
 
     def match(self, request: Request) -> list[BlockId]:
-        """Returns the blocks that already hold the request's longest known prefix.
+        """Returns the blocks that already hold the request's longest prefix known to the pool.
 
-        At least the last token is left to compute, for its logits; nothing is counted or touched,
+        What the host tier knows beyond needs new blocks like anything else. At least the last token is left to compute, for its logits; nothing is counted or touched,
         so a request that stays in the queue may ask again.
         """
         if not self._enabled or not request.reads_cache:
             return []
         self.extend_hashes(request)
         found: list[BlockId] = []
-        for hash_ in islice(request.block_hashes, (request.num_tokens - 1) // self.block_tokens):
+        for hash_ in self._usable(request):
             block = self._index.find(hash_)
             if block is None:
                 break
@@ -118,21 +128,31 @@ class PrefixCache:
     def admit(self, request: Request, hits: Sequence[BlockId]) -> int:
         """Makes the table for all of the request's tokens; returns how many are cached.
 
-        `hits` is what `match` has just returned, and there is no `shortfall`.
+        `hits` is what `match` has just returned, and there is no `shortfall`. The blocks that follow
+        them in the host tier are restored; a swapped request gets back what it had.
         """
         check(request.id not in self._tables, f"request {request.id} has a block table already")
+        cached = len(hits) * self.block_tokens
+        if self.is_swapped(request) and cached <= request.num_computed:
+            self.resume([request])
+            self._grow(self._tables[request.id], request.num_tokens)
+            return request.num_computed
+        self.discard(request)
         for block in hits:
             self._blocks.share(block)
+        slots = self._hold_host_hits(request, len(hits))
         table = self._tables[request.id] = list(hits)
+        table += [self._restore(slot) for slot in slots]
         self._grow(table, request.num_tokens)
-        cached = len(hits) * self.block_tokens
+        from_host = len(slots) * self.block_tokens
         if self._enabled and request.reads_cache:
             if request.status is Status.PREEMPTED:
-                self.preempted_hits += cached
+                self.preempted_hits += cached + from_host
             else:
                 self.queries += request.num_tokens
                 self.hits += cached
-        return cached
+                self.host_hits += from_host
+        return cached + from_host
 
     def blocks_needed(self, request: Request, end: int) -> int:
         """Returns how many blocks `extend` would take for the same positions."""
@@ -167,6 +187,7 @@ class PrefixCache:
         table[index] = target
         # The reference of the table becomes the one of the copy.
         self._pinned[source] += 1
+        self._copied.add(target)
         return source, target
 
     def fork(self, parent: Request, child: Request) -> None:
@@ -185,46 +206,131 @@ class PrefixCache:
         for block in reversed(self._tables.pop(request.id)):
             self._blocks.release(block)
 
+    def swap_out(self, requests: Sequence[Request]) -> bool:
+        """Moves what requests have computed to the host, and gives up their blocks.
+
+        What they share stays shared. A request with content that this very step is to bring cannot
+        be swapped.
+
+        Returns:
+            False, with nothing changed, if the host tier has no room for all of them.
+        """
+        tables: dict[RequestId, list[Content]] = {}
+        for request in requests:
+            blocks = self._tables[request.id][: self.blocks_for(request.num_computed)]
+            if any(self._is_to_come(block) for block in blocks):
+                return False
+            tables[request.id] = [(block, self._index.entry(block)) for block in blocks]
+        if not self.host.swap_out(tables):
+            return False
+        for request in requests:
+            self.release(request)
+        return True
+
+    def is_swapped(self, request: Request) -> bool:
+        """Tells whether the request waits with its content in the host tier."""
+        return self.host.is_swapped(request.id)
+
+    def resume(self, requests: Sequence[Request]) -> None:
+        """Gives swapped requests tables for what they have computed; what they share comes once.
+
+        They are to be as many blocks as `host.num_swapped` says at most.
+        """
+        restored: dict[BlockId, BlockId] = {}
+        for request in requests:
+            check(request.id not in self._tables, f"request {request.id} has a block table already")
+            table = self._tables[request.id] = []
+            for slot in self.host.take_swapped(request.id):
+                entry = self.host.entry(slot)
+                block = restored.get(slot)
+                if block is None and entry is not None:
+                    block = self._index.find(entry[0])
+                if block is None:
+                    block = self._restore(slot)
+                else:
+                    self._blocks.share(block)
+                restored[slot] = block
+                table.append(block)
+
+    def discard(self, request: Request) -> None:
+        """Forgets what the tiers below keep for a request that waits, if there is anything."""
+        self.host.discard(request.id)
+
+    def offloads(self) -> list[Transfer]:
+        """Returns (block, host slot) of the step, first of all to be done."""
+        return self.host.offloads()
+
+    def restores(self) -> list[Transfer]:
+        """Returns (host slot, block) of the step, to be done after the offloads."""
+        return self.host.restores()
+
     def commit(self, poisoned: Iterable[Request] = ()) -> None:
         """The step succeeded: its hashes are published and its copies are done.
 
         Nothing that a poisoned request has written or read stays hittable, whoever wrote it.
         """
         for request in poisoned:
-            for block in self._tables[request.id]:
+            table = self._tables[request.id]
+            for block in table:
                 if block in self._index:
                     self._index.remove(block)
                     self._blocks.forget(block)
+            for hash_ in islice(request.block_hashes, len(table)):
+                self.host.forget(hash_)
         self._index.publish()
+        self.host.commit()
         self._unpin()
 
-    def revoke(self) -> None:
-        """The step failed: its hashes are forgotten, before their requests give up the blocks."""
+    def revoke(self) -> list[RequestId]:
+        """The step failed: its hashes are forgotten, before their requests give up the blocks.
+
+        Returns:
+            Waiting requests that the step was to swap out: their content is lost.
+        """
         for block in self._index.revoke():
             self._blocks.forget(block)
         self._unpin()
+        return self.host.revoke()
 
     def reset(self) -> bool:
-        """Forgets all content; does nothing and returns False while any block is in use."""
-        if self._blocks.num_used:
+        """Forgets all content of all tiers; does nothing and returns False while any is in use."""
+        if self._blocks.num_used or self.host.has_swapped:
             return False
         for block in self._index:
             self._blocks.forget(block)
         self._index.clear()
+        self.host.clear()
+        self._told.clear()
         return True
 
     def snapshot(self) -> list[tuple[BlockHash, BlockHash]]:
         """Returns (hash, parent) of all published blocks, children possibly before parents."""
-        return self._index.snapshot()
+        return list(dict([*self.host.snapshot(), *self._index.snapshot()]).items())
 
     def drain_events(self) -> tuple[list[tuple[BlockHash, BlockHash]], list[BlockHash], bool]:
-        """Returns (stored, removed, cleared) since the last call; see HashIndex.drain_events."""
-        return self._index.drain_events()
+        """Returns (stored, removed, cleared) since the last call; see HashIndex.drain_events.
+
+        A hash is held as long as any tier has it: it is removed when the last one lost it.
+        """
+        stored, removed, cleared = self._index.drain_events()
+        if not self.host.num_slots:
+            return stored, removed, cleared
+        changed = dict.fromkeys([*(h for h, _ in stored), *removed, *self.host.drain_changes()])
+        held = {h: self._parent_of(h) for h in changed}
+        came = [(h, p) for h, p in held.items() if p is not None and h not in self._told]
+        gone = [h for h, p in held.items() if p is None and h in self._told]
+        self._told.update(came)
+        for hash_ in gone:
+            del self._told[hash_]
+        return came, gone, cleared
 
     def check_integrity(self) -> None:
         """Raises IntegrityError unless tables, references, hashes and free queue agree."""
         self._blocks.check_integrity()
         self._index.check_integrity()
+        self.host.check_integrity()
+        both = [i for i in self._tables if self.host.is_swapped(i)]
+        check(not both, f"requests {both} have blocks and are swapped out")
         references: Counter[BlockId] = Counter(self._pinned)
         for request_id, table in self._tables.items():
             check(len(table) == len(set(table)), f"request {request_id} has a block twice")
@@ -238,11 +344,50 @@ class PrefixCache:
             check(kept == (block in self._index), f"block {block}: mark and hash entry differ")
 
     def _take(self) -> BlockId:
-        """Takes a block and evicts what it held."""
+        """Takes a block and evicts what it held to the tier below."""
         block = self._blocks.take()
-        if block in self._index:
+        entry = self._index.entry(block)
+        if entry is not None:
+            if not self._index.is_pending(block):
+                self.host.save(block, *entry)
             self._index.remove(block)
+        self.host.reuse(block)
         return block
+
+    def _usable(self, request: Request) -> Iterable[BlockHash]:
+        """The hashes of the blocks that may be hit; the last token is always computed."""
+        return islice(request.block_hashes, (request.num_tokens - 1) // self.block_tokens)
+
+    def _hold_host_hits(self, request: Request, first: int) -> list[BlockId]:
+        """Returns the slots that go on where the pool's hits end, held until the step has ended."""
+        slots: list[BlockId] = []
+        if self._enabled and request.reads_cache and self.host.num_slots:
+            for hash_ in islice(self._usable(request), first, None):
+                slot = self.host.find(hash_)
+                if slot is None:
+                    break
+                self.host.hold(slot)
+                slots.append(slot)
+        return slots
+
+    def _restore(self, slot: BlockId) -> BlockId:
+        """Takes a block that gets the slot's content; a hash of it is pending until `commit`."""
+        block = self._take()
+        self.host.restore(slot, block)
+        entry = self.host.entry(slot)
+        if entry is not None:
+            self._index.add(block, *entry)
+            self._blocks.keep(block)
+        return block
+
+    def _is_to_come(self, block: BlockId) -> bool:
+        """Tells whether the block's content is neither there when the step begins nor in a slot."""
+        unwritten = self._index.is_pending(block) or block in self._copied
+        return unwritten and not self.host.has_image(block)
+
+    def _parent_of(self, hash_: BlockHash) -> BlockHash | None:
+        parent = self._index.parent_of(hash_)
+        return self.host.parent_of(hash_) if parent is None else parent
 
     def _grow(self, table: list[BlockId], num_tokens: int) -> None:
         missing = self._blocks.blocks_for(num_tokens) - len(table)
@@ -272,3 +417,4 @@ class PrefixCache:
         for block in self._pinned.elements():
             self._blocks.release(block)
         self._pinned.clear()
+        self._copied.clear()

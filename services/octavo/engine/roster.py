@@ -26,8 +26,10 @@ class Roster:
         self.rejected: dict[RequestId, tuple[Request, OctavoError]] = {}
         """Requests that can never run, until somebody takes notice."""
         self.waiting_tokens = 0
-        """Prompt and output tokens of all that wait."""
+        """Tokens yet to be computed of all that wait."""
         self.num_preemptions = 0
+        self.num_swaps = 0
+        """Preemptions after which the request goes on where it was."""
         self._cache = cache
         self._leaders: dict[RequestId, Request] = {}  # of unforked siblings
         # Oldest first, since time does not run backwards.
@@ -55,20 +57,35 @@ class Roster:
             self._leaders[sibling.id] = request
         self._enqueue(request, now)
 
-    def start(self, request: Request) -> None:
+    def start(self, request: Request, num_computed: int) -> None:
         """Moves a waiting request, which has got its block table, to those that run."""
         self._dequeue(request)
+        request.num_computed = num_computed
         self._run(request)
 
-    def preempt(self, request: Request, now: float) -> None:
-        """Takes all blocks of a running request and queues it again; its outputs are kept."""
+    def preempt(self, request: Request, now: float, *, swap: bool = False) -> None:
+        """Takes all blocks of a running request and queues it again; its outputs are kept.
+
+        Args:
+            request: the victim.
+            now: monotonic seconds.
+            swap: whether it keeps what it has computed in the host tier, if there is room.
+        """
         self.running.remove(request)
-        self._cache.release(request)
-        request.num_computed = 0
+        if swap and self._cache.swap_out([request]):
+            self.num_swaps += 1
+        else:
+            self._cache.release(request)
+            request.num_computed = 0
         request.num_preemptions += 1
         request.status = Status.PREEMPTED
         self.num_preemptions += 1
         self._enqueue(request, now)
+
+    def start_over(self, request: Request) -> None:
+        """A waiting request has lost what it was swapped out with, and computes it again."""
+        self.waiting_tokens += request.num_computed
+        request.num_computed = 0
 
     def fork(self, request: Request) -> None:
         """Makes the siblings of a running request, whose prompt is computed, run on their own."""
@@ -115,9 +132,10 @@ class Roster:
             check(enough, f"request {request.id} has computed more than its blocks hold")
         for request in self.waiting:
             waits = request.status in (Status.WAITING, Status.PREEMPTED)
-            check(waits and not request.num_computed, f"request {request.id} waits unknowingly")
+            lacks = bool(request.num_computed) != self._cache.is_swapped(request)
+            check(waits and not lacks, f"request {request.id} waits unknowingly")
         check(self._cache.num_tables == len(self.running), "a request that does not run has blocks")
-        tokens = sum(r.num_tokens for r in self.waiting)
+        tokens = sum(r.num_tokens - r.num_computed for r in self.waiting)
         check(tokens == self.waiting_tokens, "the count of waiting tokens is wrong")
         waiting = {r.id for r in self.waiting}
         check(waiting == self._waiting_since.keys(), "waiting times of others are kept")
@@ -129,12 +147,12 @@ class Roster:
 
     def _enqueue(self, request: Request, now: float) -> None:
         self.waiting.add(request)
-        self.waiting_tokens += request.num_tokens
+        self.waiting_tokens += request.num_tokens - request.num_computed
         self._waiting_since[request.id] = now
 
     def _dequeue(self, request: Request) -> None:
         self.waiting.remove(request)
-        self.waiting_tokens -= request.num_tokens
+        self.waiting_tokens -= request.num_tokens - request.num_computed
         del self._waiting_since[request.id]
 
     def _withdraw(self, request: Request) -> None:
@@ -144,4 +162,5 @@ class Roster:
             self._cache.release(request)
         elif request in self.waiting:
             self._dequeue(request)
+            self._cache.discard(request)
         self.suspects.pop(request.id, None)

@@ -12,6 +12,7 @@ from math import inf
 from octavo.engine.batch import StepInput
 from octavo.engine.block_manager import check
 from octavo.engine.planner import Planner, SchedulerConfig
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request, RequestId
 from octavo.engine.roster import Roster
@@ -39,13 +40,19 @@ class Scheduler:
     Args:
         config: limits.
         cache: block tables and prefix cache; nobody else changes them.
+        preemption: chooses what becomes of a victim's blocks.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: PrefixCache) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: PrefixCache,
+        preemption: Preemption | None = None,
+    ) -> None:
         self.config = config
         self.cache = cache
         self._roster = Roster(cache)
-        self._planner = Planner(config, cache, self._roster)
+        self._planner = Planner(config, cache, self._roster, preemption or Preemption())
         self._in_flight: StepInput | None = None
         self._now = 0.0
         self._next_expiry = inf  # never later than the earliest deadline
@@ -64,6 +71,11 @@ class Scheduler:
     def num_preemptions(self) -> int:
         """How often a request has lost its blocks."""
         return self._roster.num_preemptions
+
+    @property
+    def num_swaps(self) -> int:
+        """How many of these went on where they were."""
+        return self._roster.num_swaps
 
     @property
     def num_free_blocks(self) -> int:
@@ -194,7 +206,8 @@ class Scheduler:
             The request to be failed, if it was alone in the step.
         """
         self._end_step(step)
-        self.cache.revoke()
+        for request_id in self.cache.revoke():
+            self._roster.start_over(self._roster.requests[request_id])
         for row in step.rows:
             self._roster.preempt(row.request, self._now)
             self._roster.suspects[row.request.id] = row.start + len(row.token_ids)
