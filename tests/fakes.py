@@ -64,10 +64,10 @@ class FakeRunner:
     def run(self, step: StepInput) -> StepOutput:
         """Writes all rows, then samples."""
         self.steps.append(step)
-        for block, slot in step.offloads:
-            self.host[slot] = list(self.pool.get(block, [None] * BLOCK))
-        for slot, block in step.restores:
-            self.pool[block] = list(self.host[slot])
+        for source, slot in step.offloads:
+            self.host[slot] = list(self.pool.get(source, [None] * BLOCK))
+        for slot, target in step.restores:
+            self.pool[target] = list(self.host[slot])
         for source, target in step.copies:
             self.pool[target] = list(self.pool[source])
         for row in step.rows:

@@ -98,7 +98,9 @@ def test_only_blocks_in_use_can_be_marked(blocks: BlockManager) -> None:
 
 
 @pytest.mark.parametrize(("num_blocks", "block_tokens"), [(0, 16), (8, 0)])
-def test_a_pool_without_null_block_or_room_in_blocks_is_refused(num_blocks: int, block_tokens: int) -> None:
+def test_a_pool_without_null_block_or_room_in_blocks_is_refused(
+    num_blocks: int, block_tokens: int
+) -> None:
     with pytest.raises(IntegrityError):
         BlockManager(num_blocks, block_tokens)
 

@@ -22,4 +22,8 @@ def test_totals_advance_the_counters_and_preemptions_are_told_by_mode() -> None:
     assert value("host_cache_hits_total") == 48
     assert value("host_blocks_offloaded_total") == 9
     assert value("host_blocks_restored_total") == 3
-    assert (value("host_blocks"), value("host_blocks_cached"), value("host_blocks_used")) == (9, 5, 0)
+    assert (value("host_blocks"), value("host_blocks_cached"), value("host_blocks_used")) == (
+        9,
+        5,
+        0,
+    )

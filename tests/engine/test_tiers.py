@@ -1,9 +1,10 @@
-"""Scheduler and cache over a host tier: what comes back from it, and who keeps going after a swap."""
+"""Scheduler and cache over a host tier: what comes back, and who goes on after a swap."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -31,6 +32,15 @@ def serve(driver: Driver, *requests: Request) -> None:
     driver.finish_all()
     for request in requests:
         assert request.output_ids == expected(request)
+
+
+def step_until(driver: Driver, happened: Callable[[], bool]) -> None:
+    """Steps until something has happened, which has to be soon."""
+    for _ in range(200):
+        if happened():
+            return
+        driver.step()
+    raise AssertionError("it did not happen")
 
 
 def computed(driver: Driver) -> Counter[RequestId]:
@@ -62,8 +72,8 @@ def test_hits_of_the_pool_come_first_and_those_of_the_host_follow() -> None:
     """Semantics 5, 13: a chain loses its tail first, so the tail is what the host has."""
     driver = Driver(num_blocks=6, host_slots=16)
     serve(driver, make_request(1, prompt_of(64, 1)))
-    serve(driver, make_request(2, prompt_of(30, 2), max_tokens=2))
-    assert driver.cache.host.counts().kept == 1 or driver.cache.host.counts().kept == 2
+    serve(driver, make_request(2, prompt_of(60, 2), max_tokens=2))
+    assert driver.cache.host.counts().kept == 2
     again = make_request(3, prompt_of(64, 1))
     hits = len(driver.cache.match(again))
     assert 0 < hits < 3
@@ -86,7 +96,7 @@ def test_two_equal_prompts_of_one_step_restore_once() -> None:
     """Semantics 10: the second hits what the first is only about to get."""
     driver = Driver(num_blocks=12, host_slots=16)
     serve(driver, make_request(1, prompt_of(64, 1)))
-    serve(driver, make_request(2, prompt_of(160, 2)))
+    serve(driver, make_request(2, prompt_of(180, 2)))
     driver.add(make_request(3, prompt_of(64, 1)), make_request(4, prompt_of(64, 1)))
     step = driver.plan()
     assert step is not None
@@ -137,8 +147,7 @@ def test_reset_clears_the_host_and_is_refused_while_a_request_is_swapped_out() -
     driver = Driver(num_blocks=8, host_slots=16, preemption=SWAP)
     driver.add(make_request(1, prompt_of(50, 1), max_tokens=40))
     driver.add(make_request(2, prompt_of(50, 2), max_tokens=40))
-    while not driver.scheduler.num_swaps:
-        driver.step()
+    step_until(driver, lambda: driver.scheduler.num_swaps > 0)
     first = next(r for r in driver.scheduler.requests() if r.status is Status.RUNNING)
     driver.end(first, FinishReason.ABORT)
     assert not driver.cache.reset()
@@ -148,7 +157,7 @@ def test_reset_clears_the_host_and_is_refused_while_a_request_is_swapped_out() -
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False])
-def test_who_was_swapped_goes_on_without_computing_anything_twice(prefix_caching: bool) -> None:  # noqa: FBT001
+def test_who_was_swapped_goes_on_without_computing_anything_twice(prefix_caching: bool) -> None:
     """Semantics 34, with the content kept."""
     driver = Driver(num_blocks=9, host_slots=16, prefix_caching=prefix_caching, preemption=SWAP)
     requests = [make_request(i, prompt_of(40, i), max_tokens=40) for i in (1, 2, 3)]
@@ -179,18 +188,16 @@ def test_auto_swaps_if_copies_are_cheaper_than_the_prefill(copy_us: float, *, sw
 
 @pytest.mark.parametrize("end", ["abort", "deadline"])
 def test_a_swapped_request_that_ends_leaves_its_slots(end: str) -> None:
-    deadline = 12.0 if end == "deadline" else None
-    driver = Driver(num_blocks=7, host_slots=16, prefix_caching=False, preemption=SWAP)
+    deadline = 40.0 if end == "deadline" else None
+    driver = Driver(num_blocks=8, host_slots=16, prefix_caching=False, preemption=SWAP)
     driver.add(make_request(1, prompt_of(50, 1), max_tokens=60))
     second = make_request(2, prompt_of(50, 2), max_tokens=60, deadline=deadline)
     driver.add(second)
-    while not driver.scheduler.num_swaps:
-        driver.step()
+    step_until(driver, lambda: driver.scheduler.num_swaps > 0)
     assert driver.cache.host.counts().used == 4
     if end == "abort":
         driver.end(second, FinishReason.ABORT)
-    while second.status is not Status.FINISHED:
-        driver.step()
+    step_until(driver, lambda: second.status is Status.FINISHED)
     assert driver.cache.host.counts().used == 0
     driver.finish_all()
     driver.assert_idle()
@@ -206,15 +213,15 @@ def test_forks_that_are_swapped_together_share_slots_and_get_shared_blocks_back(
     cache = driver.cache
     tables = {c.id: list(cache.table(c)) for c in choices}
     assert cache.swap_out(choices)
-    step = StepInput(rows=(), offloads=tuple(cache.offloads()))
+    step = StepInput(rows=(), offloads=tuple(cache.host.offloads()))
     assert len(step.offloads) == cache.host.num_swapped([c.id for c in choices]) == 3
     driver.runner.run(step)
     cache.commit()
     assert cache.num_available == cache.num_allocatable
     cache.reset()
     cache.resume(choices)
-    assert len(cache.restores()) == 3 - 2  # the two full blocks are in the pool still
-    driver.runner.run(StepInput(rows=(), restores=tuple(cache.restores())))
+    assert len(cache.host.restores()) == 3 - 2  # the two full blocks are in the pool still
+    driver.runner.run(StepInput(rows=(), restores=tuple(cache.host.restores())))
     cache.commit()
     cache.check_integrity()
     again = {c.id: list(cache.table(c)) for c in choices}
@@ -243,8 +250,7 @@ def test_a_step_that_fails_after_a_swap_makes_the_victim_start_over() -> None:
     )
     requests = [make_request(i, prompt_of(40, i), max_tokens=40) for i in (1, 2, 3)]
     driver.add(*requests)
-    while not broken:
-        driver.step()
+    step_until(driver, lambda: bool(broken))
     assert not any(driver.cache.is_swapped(r) for r in requests)
     assert all(r.num_computed == 0 for r in requests)
     driver.finish_all()
@@ -257,9 +263,7 @@ def test_long_prompts_with_a_shared_prefix_in_a_tiny_pool_all_finish(mode: Preem
     """Case 27: no moment with nothing running and somebody waiting, whatever is in which tier."""
     driver = Driver(num_blocks=16, host_slots=24, preemption=Preemption(mode=mode))
     shared = prompt_of(96)
-    requests = [
-        make_request(i, shared + prompt_of(50 + i, i), max_tokens=30) for i in range(1, 13)
-    ]
+    requests = [make_request(i, shared + prompt_of(50 + i, i), max_tokens=30) for i in range(1, 13)]
     serve(driver, *requests)
     assert driver.scheduler.num_preemptions > 0
     assert driver.cache.host.counts().offloaded > 0

@@ -16,7 +16,10 @@ IMPLEMENTATIONS = ["native", "reference"]
 
 @pytest.mark.parametrize("force", IMPLEMENTATIONS)
 def test_the_blocks_named_arrive_and_nothing_else_changes(force: Implementation) -> None:
-    source, target = random(6, *SHAPE, dtype=torch.bfloat16), random(9, *SHAPE, dtype=torch.bfloat16)
+    source, target = (
+        random(6, *SHAPE, dtype=torch.bfloat16),
+        random(9, *SHAPE, dtype=torch.bfloat16),
+    )
     before, untouched = target.clone(), source.clone()
     transfer_blocks(source, target, [(1, 4), (2, 5), (5, 1), (3, 8)], force=force)
     assert torch.equal(source, untouched)
@@ -36,7 +39,9 @@ def test_no_pairs_move_nothing(force: Implementation) -> None:
 @pytest.mark.parametrize("pair", [(2, 0), (0, 2), (-1, 0), (0, -1)])
 def test_a_block_outside_a_pool_is_refused(pair: tuple[int, int]) -> None:
     with pytest.raises(IndexError):
-        transfer_blocks(random(2, *SHAPE, dtype=torch.float32), random(2, *SHAPE, dtype=torch.float32), [pair])
+        transfer_blocks(
+            random(2, *SHAPE, dtype=torch.float32), random(2, *SHAPE, dtype=torch.float32), [pair]
+        )
 
 
 @settings(max_examples=200, deadline=None)

@@ -29,7 +29,7 @@ class BlockManager:
     """Reference counts and the free queue of one pool.
 
     Args:
-        num_blocks: blocks of the pool, the null block included; one less, maybe none, can be allocated.
+        num_blocks: blocks of the pool, the null block included; one less can be allocated, or none.
         block_tokens: tokens that one block holds.
     """
 

@@ -90,8 +90,8 @@ class Planner:
             return None
         return StepInput(
             rows=tuple(plan.rows),
-            offloads=tuple(self._cache.offloads()),
-            restores=tuple(self._cache.restores()),
+            offloads=tuple(self._cache.host.offloads()),
+            restores=tuple(self._cache.host.restores()),
             copies=tuple(plan.copies),
         )
 

@@ -14,8 +14,9 @@ from itertools import islice
 
 from octavo.engine.block_manager import NULL_BLOCK, BlockId, BlockManager, check
 from octavo.engine.hash_index import NO_PARENT, HashIndex
-from octavo.engine.host_tier import Content, HostTier, Transfer
+from octavo.engine.host_tier import Content, HostTier
 from octavo.engine.request import Request, RequestId, Status
+from octavo.engine.tier_events import TierEvents
 from octavo.v1.block_hash import BlockHash, hash_block
 
 Copy = tuple[BlockId, BlockId]
@@ -50,7 +51,7 @@ class PrefixCache:
         # References that the step's copies hold on their sources until the step has ended.
         self._pinned: Counter[BlockId] = Counter()
         self._copied: set[BlockId] = set()  # targets of the step's copies
-        self._told: dict[BlockHash, BlockHash] = {}  # what the events have said is held
+        self._events = TierEvents()
 
     @property
     def block_tokens(self) -> int:
@@ -102,8 +103,9 @@ class PrefixCache:
     def match(self, request: Request) -> list[BlockId]:
         """Returns the blocks that already hold the request's longest prefix known to the pool.
 
-        What the host tier knows beyond needs new blocks like anything else. At least the last token is left to compute, for its logits; nothing is counted or touched,
-        so a request that stays in the queue may ask again.
+        What the host tier knows beyond needs new blocks like anything else. At least the last
+        token is left to compute, for its logits; nothing is counted or touched, so a request that
+        stays in the queue may ask again.
         """
         if not self._enabled or not request.reads_cache:
             return []
@@ -128,8 +130,8 @@ class PrefixCache:
     def admit(self, request: Request, hits: Sequence[BlockId]) -> int:
         """Makes the table for all of the request's tokens; returns how many are cached.
 
-        `hits` is what `match` has just returned, and there is no `shortfall`. The blocks that follow
-        them in the host tier are restored; a swapped request gets back what it had.
+        `hits` is what `match` has just returned, and there is no `shortfall`. The blocks that
+        follow them in the host tier are restored; a swapped request gets back what it had.
         """
         check(request.id not in self._tables, f"request {request.id} has a block table already")
         cached = len(hits) * self.block_tokens
@@ -256,14 +258,6 @@ class PrefixCache:
         """Forgets what the tiers below keep for a request that waits, if there is anything."""
         self.host.discard(request.id)
 
-    def offloads(self) -> list[Transfer]:
-        """Returns (block, host slot) of the step, first of all to be done."""
-        return self.host.offloads()
-
-    def restores(self) -> list[Transfer]:
-        """Returns (host slot, block) of the step, to be done after the offloads."""
-        return self.host.restores()
-
     def commit(self, poisoned: Iterable[Request] = ()) -> None:
         """The step succeeded: its hashes are published and its copies are done.
 
@@ -300,7 +294,7 @@ class PrefixCache:
             self._blocks.forget(block)
         self._index.clear()
         self.host.clear()
-        self._told.clear()
+        self._events.clear()
         return True
 
     def snapshot(self) -> list[tuple[BlockHash, BlockHash]]:
@@ -315,14 +309,8 @@ class PrefixCache:
         stored, removed, cleared = self._index.drain_events()
         if not self.host.num_slots:
             return stored, removed, cleared
-        changed = dict.fromkeys([*(h for h, _ in stored), *removed, *self.host.drain_changes()])
-        held = {h: self._parent_of(h) for h in changed}
-        came = [(h, p) for h, p in held.items() if p is not None and h not in self._told]
-        gone = [h for h, p in held.items() if p is None and h in self._told]
-        self._told.update(came)
-        for hash_ in gone:
-            del self._told[hash_]
-        return came, gone, cleared
+        changed = [*(h for h, _ in stored), *removed, *self.host.drain_changes()]
+        return *self._events.merge(changed, self._parent_of), cleared
 
     def check_integrity(self) -> None:
         """Raises IntegrityError unless tables, references, hashes and free queue agree."""
