@@ -89,6 +89,14 @@ class FakeRunner:
                 output.prompt_logprobs[row.request.id] = tuple(map(one_logprob, wanted))
         return output
 
+    def read_page(self, slot: int) -> bytes:
+        """The tokens of a slot as bytes."""
+        return json.dumps(self.host[slot]).encode()
+
+    def write_page(self, slot: int, page: bytes) -> None:
+        """Fills a slot."""
+        self.host[slot] = json.loads(page)
+
     def _sample(self, request: Request, ids: list[int]) -> Sampled:
         if self._poison(request):
             return Sampled(token_ids=(), finite=False)

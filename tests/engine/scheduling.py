@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from tests.engine.fake_disk import FakeDisk
 from tests.fakes import BLOCK, FakeRunner, expected_output
 
 from octavo.engine.batch import Runner, StepInput
 from octavo.engine.block_manager import BlockManager
+from octavo.engine.disk_tier import DiskTier
 from octavo.engine.host_tier import HostTier
 from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import PrefixCache
@@ -79,17 +81,23 @@ class Driver:
         max_queued_tokens: int = 100_000,
         prefix_caching: bool = True,
         host_slots: int = 0,
+        disk: FakeDisk | None = None,
+        disk_blocks: int = 100,
+        disk_pace: int = 1,
         preemption: Preemption | None = None,
         before: Callable[[StepInput], None] = lambda _: None,
         poison: Callable[[Request], bool] = lambda _: False,
         runner: Runner | None = None,
     ) -> None:
         self.runner = FakeRunner(before=before, poison=poison)
+        self.disk = disk
+        self.disk_pace = disk_pace
+        """Jobs that the disk does between two steps."""
         self.computes: Runner = runner or self.runner
         self.cache = PrefixCache(
             BlockManager(num_blocks + 1, BLOCK),
             enabled=prefix_caching,
-            host=HostTier(host_slots),
+            host=HostTier(host_slots, disk=self._open(disk_blocks), pages=self.runner),
         )
         self.config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
@@ -109,6 +117,11 @@ class Driver:
         self.outcomes: list[bool] = []
         """For each step that was run, whether it succeeded."""
 
+    def _open(self, capacity: int) -> DiskTier | None:
+        if self.disk is None:
+            return None
+        return DiskTier(self.disk, capacity, [(h, p) for h, (p, _) in self.disk.files.items()])
+
     def add(self, *requests: Request) -> None:
         """Queues requests."""
         for request in requests:
@@ -123,6 +136,9 @@ class Driver:
 
     def step(self) -> StepInput | None:
         """Plays one step of the core."""
+        if self.disk is not None:
+            self.disk.work(self.disk_pace)
+        self.cache.host.poll()
         for request in self.scheduler.expire(self.now + 1.0):
             self.expired.append(request.id)
             self.end(request, FinishReason.ABORT)
@@ -186,7 +202,7 @@ class Driver:
             if not self.scheduler.has_work():
                 return count
             known = len(self.errors) + len(self.expired)
-            ran = self.step() is not None
+            ran = self.step() is not None or (self.disk is not None and bool(self.disk.reads))
             assert ran or len(self.errors) + len(self.expired) > known, "work, but nothing runs"
         raise AssertionError(f"not finished after {limit} steps")
 
@@ -196,6 +212,9 @@ class Driver:
         assert self.cache.num_available == self.cache.num_allocatable
         assert self.cache.host.counts().used == 0
         assert self.cache.reset()
+        if self.disk is not None:
+            self.disk.work()
+            assert self.disk.files == {}
         self.replay()
         assert self.known == {}
 

@@ -80,6 +80,59 @@ def test_the_host_tier_is_measured_and_used_as_set(folder: Path) -> None:
     assert f"host 0.00 GB = {slots:,} blocks" in dict(stages.done)["memory"]
 
 
+def answer(engine: LoadedEngine, ids: list[int]) -> tuple[list[int], int]:
+    """The tokens and how many of the prompt were cached."""
+    ticket = engine.core.submit(generate(ids, temperature=0.0, max_tokens=8), None)
+    tokens: list[int] = []
+    cached = 0
+    while ticket.open:
+        for _, delta in engine.core.step().deltas:
+            tokens += delta.token_ids
+            cached = max(cached, delta.cached_tokens)
+    return tokens, cached
+
+
+def test_a_restarted_engine_finds_on_disk_what_the_last_one_had(
+    folder: Path, tmp_path: Path
+) -> None:
+    config = EngineConfig(
+        model=str(folder),
+        kv_bytes=300_000,
+        host_cache_bytes=300_000,
+        disk_cache_dir=str(tmp_path / "kv"),
+    )
+    prompts = [[97 + i] * 60 + [99] * 40 for i in range(20)]
+    first = load(config)
+    wanted = [answer(first, ids)[0] for ids in prompts]
+    counts = first.core.scheduler.cache.host.counts
+    while not counts().written:
+        first.core.step()
+    second = load(config)
+    assert second.core.scheduler.cache.host.counts().on_disk > 0
+    found = 0
+    for ids, tokens in zip(prompts, wanted, strict=True):
+        got, cached = answer(second, ids)
+        assert got == tokens
+        found += cached
+    assert found > 0
+    assert second.core.scheduler.cache.host.counts().read > 0
+
+
+def test_a_disk_tier_without_a_host_tier_or_a_usable_folder_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OctavoError, match="needs --host-cache-bytes") as error:
+        load(EngineConfig(model=str(folder), disk_cache_dir=str(tmp_path)))
+    assert error.value.kind.name == "bad_setting"
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    config = EngineConfig(
+        model=str(folder), kv_bytes=300_000, host_cache_bytes=300_000, disk_cache_dir=str(file)
+    )
+    with pytest.raises(OctavoError, match="disk_cache_dir"):
+        load(config)
+
+
 def test_what_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:
     with pytest.raises(OctavoError, match="does not fit"):
         load(EngineConfig(model=str(folder), kv_bytes=10**15))

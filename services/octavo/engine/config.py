@@ -85,6 +85,18 @@ class EngineConfig:
         unit="bytes",
         minimum=0,
     )
+    disk_cache_dir: str = setting(
+        "",
+        "Folder for blocks that host memory evicts; they outlive the engine, and hold what prompts "
+        "were made of, so only its user can read it. Needs --host-cache-bytes. Empty has none.",
+    )
+    disk_cache_bytes: int = setting(
+        10_000_000_000,
+        "Size of the blocks in that folder, least recently used given up first. Engines that "
+        "share a folder share blocks, and each keeps to this bound by itself.",
+        unit="bytes",
+        minimum=1,
+    )
     preemption_mode: str = setting(
         "auto",
         "What becomes of a preempted request: swap copies its blocks to host memory and back, "

@@ -173,6 +173,7 @@ class EngineCore:
         """Runs one step; everything of it is published, or nothing."""
         result = StepResult()
         now = self._clock()
+        self.scheduler.cache.host.poll()
         for request in self.scheduler.expire(now):
             late = request.first_scheduled is None and request.queue_deadline is not None
             queued_out = late and now >= (request.queue_deadline or 0.0)

@@ -1,19 +1,23 @@
 """Blocks in host memory: what the device's pool evicts, and what preempted requests swap out.
 
 One bounded pool of slots serves both. A slot with a hash that nobody refers to is the second tier
-of the prefix cache and is evicted least recently used first; a slot that a swapped request refers
-to stays. Here transfers are only decided: the runner copies, offloads before restores before all
-else of the step, so an evicted block may get its new owner in the very step that saves it. Knows
-no tensors, no files and no queues.
+of the prefix cache and is evicted least recently used first, to disk if there is one; a slot that a
+swapped request refers to stays. Here transfers are only decided: the runner copies, offloads before
+restores before all else of the step, so an evicted block may get its new owner in the very step
+that saves it. Knows no tensors, no files and no queues.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from octavo.engine.block_manager import BlockId, BlockManager, check
+from octavo.engine.disk_tier import DiskTier
 from octavo.engine.hash_index import HashIndex
 from octavo.engine.request import RequestId
 from octavo.v1.block_hash import BlockHash
@@ -24,6 +28,18 @@ Content = tuple[BlockId, Entry | None]
 """A device block and, if it is hittable, what it is."""
 Transfer = tuple[BlockId, BlockId]
 """(from, to); a slot is the BlockId of another pool."""
+
+
+class HostPages(Protocol):
+    """The bytes of the slots, between steps."""
+
+    def read_page(self, slot: int) -> bytes:
+        """Returns a copy of what a slot holds."""
+        ...
+
+    def write_page(self, slot: int, page: bytes) -> None:
+        """Fills a slot with what `read_page` returned once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +55,13 @@ class TierCounts:
     """Blocks copied to the host since the start."""
     restored: int
     """Blocks copied back since the start."""
+    on_disk: int = 0
+    written: int = 0
+    """Blocks written to disk since the start."""
+    read: int = 0
+    """Blocks read back since the start."""
+    disk_failed: int = 0
+    """Writes and reads of the disk that failed or were dropped."""
 
 
 class HostTier:
@@ -46,10 +69,16 @@ class HostTier:
 
     Args:
         num_slots: blocks of host memory; with none nothing is ever kept or swapped.
+        disk: where evicted slots go; needs `pages`.
+        pages: the content of the slots.
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(
+        self, num_slots: int, *, disk: DiskTier | None = None, pages: HostPages | None = None
+    ) -> None:
         self.num_slots = num_slots
+        self.disk = disk
+        self._pages = pages
         self._num_offloaded = self._num_restored = 0
         self._slots = BlockManager(num_slots + 1, 1)
         self._index = HashIndex()
@@ -74,6 +103,10 @@ class HostTier:
             used=self.num_swapped(self._swapped),
             offloaded=self._num_offloaded,
             restored=self._num_restored,
+            on_disk=0 if self.disk is None else len(self.disk),
+            written=0 if self.disk is None else self.disk.num_written,
+            read=0 if self.disk is None else self.disk.num_read,
+            disk_failed=0 if self.disk is None else self.disk.num_failed,
         )
 
     def offloads(self) -> list[Transfer]:
@@ -166,10 +199,12 @@ class HostTier:
         return slots
 
     def discard(self, request_id: RequestId) -> None:
-        """Gives up the slots of a swapped request, last one first; others are left alone."""
+        """Gives up the slots of a swapped request, last one first, and what it has asked for."""
         for slot in reversed(self._swapped.pop(request_id, [])):
             self._slots.release(slot)
         self._new_swaps.pop(request_id, None)
+        if self.disk is not None:
+            self.disk.discard(request_id)
 
     def forget(self, hash_: BlockHash) -> None:
         """Makes this content unhittable; swapped requests keep theirs."""
@@ -177,6 +212,33 @@ class HostTier:
         if slot is not None:
             self._index.remove(slot)
             self._slots.forget(slot)
+        if self.disk is not None:
+            self.disk.forget(hash_)
+
+    def load(self, request_id: RequestId, hashes: Iterable[BlockHash], now: float) -> None:
+        """Begins to bring what is on disk of a waiting request's next blocks, as far as it fits."""
+        if self.disk is None:
+            return
+        disk, missing = self.disk, list[BlockHash]()
+        for hash_ in hashes:
+            if self._index.find(hash_) is not None:
+                continue
+            if disk.parent_of(hash_) is None:
+                break
+            missing.append(hash_)
+        disk.ask(request_id, itertools.islice(missing, self._slots.num_available), now)
+
+    def poll(self) -> None:
+        """Takes in what the disk has brought, between two steps."""
+        if self.disk is None or self._pages is None:
+            return
+        for hash_, parent, page in self.disk.poll():
+            if self._index.find(hash_) is None and self._slots.num_available:
+                slot = self._take()
+                self._pages.write_page(slot, page)
+                self._index.insert(slot, hash_, parent)
+                self._slots.keep(slot)
+                self._slots.release(slot)
 
     def commit(self) -> None:
         """The step succeeded: what it copied is here."""
@@ -204,19 +266,24 @@ class HostTier:
         for slot in self._index:
             self._slots.forget(slot)
         self._index.clear()
+        if self.disk is not None:
+            self.disk.clear()
 
     def parent_of(self, hash_: BlockHash) -> BlockHash | None:
         """Returns the parent of a hash that is held, else None."""
-        return self._index.parent_of(hash_)
+        parent = self._index.parent_of(hash_)
+        return self.disk.parent_of(hash_) if parent is None and self.disk is not None else parent
 
     def snapshot(self) -> list[Entry]:
-        """Returns (hash, parent) of all that is held."""
-        return self._index.snapshot()
+        """Returns (hash, parent) of all that is held here and on disk."""
+        below = [] if self.disk is None else self.disk.snapshot()
+        return list(dict([*below, *self._index.snapshot()]).items())
 
     def drain_changes(self) -> list[BlockHash]:
         """Returns the hashes that came or went since the last call."""
         stored, removed, _ = self._index.drain_events()
-        return [*(hash_ for hash_, _ in stored), *removed]
+        below = [] if self.disk is None else self.disk.drain_changes()
+        return [*(hash_ for hash_, _ in stored), *removed, *below]
 
     def check_integrity(self) -> None:
         """Raises IntegrityError unless slots, hashes, swapped tables and transfers agree."""
@@ -236,18 +303,28 @@ class HostTier:
         moved = {*targets, *self._restores.values()}
         check(moved <= self._pinned.keys(), "a transfer's slot is not held")
         check(self._new_swaps.keys() <= self._swapped.keys(), "a swap is new but does not exist")
+        if self.disk is not None:
+            self.disk.check_integrity()
 
     def _offload(self, block: BlockId, entry: Entry | None) -> BlockId:
-        """Plans the copy into a slot, which it evicts; its reference is the step's."""
-        slot = self._slots.take()
-        if slot in self._index:
-            self._index.remove(slot)
+        """Plans the copy into a slot; its reference is the step's."""
+        slot = self._take()
         self._pinned[slot] += 1
         self._offloads.append((block, slot))
         self._num_offloaded += 1
         if entry is not None:
             self._index.add(slot, *entry)
             self._slots.keep(slot)
+        return slot
+
+    def _take(self) -> BlockId:
+        """Takes a slot; what it held, all of which has been copied, goes on to disk."""
+        slot = self._slots.take()
+        entry = self._index.entry(slot)
+        if entry is not None:
+            if self.disk is not None and self._pages is not None:
+                self.disk.save(*entry, partial(self._pages.read_page, slot))
+            self._index.remove(slot)
         return slot
 
     def _end_step(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
@@ -16,6 +17,9 @@ from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.engine.cost import CostModel
 from octavo.engine.detokenizer import Detokenizer
+from octavo.engine.disk_store import DiskStore
+from octavo.engine.disk_thread import DiskThread
+from octavo.engine.disk_tier import DiskTier
 from octavo.engine.host_tier import HostTier
 from octavo.engine.intake import Model
 from octavo.engine.machine import available_cores, free_memory_bytes
@@ -35,6 +39,7 @@ from octavo.runtime.failpoint import failpoint
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
+from octavo.v1.errors import BAD_SETTING, OctavoError
 from octavo.v1.features import FEATURE_RESUME, FEATURE_STATE_EVENTS
 from octavo.v1.validation import Capacity
 
@@ -74,6 +79,7 @@ class Loading:
         epoch: this life of the process.
         report: gets the stages.
         make_metrics: makes the metrics once the model's name is known.
+        wake: has the core stepped although nobody asks anything, from any thread.
     """
 
     def __init__(
@@ -84,16 +90,20 @@ class Loading:
         epoch: int,
         report: Report,
         make_metrics: Callable[[str], EngineMetrics],
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._env = env
         self._epoch = epoch
         self._report = report
         self._make_metrics = make_metrics
+        self._wake = wake
 
     def run(self) -> LoadedEngine:
         """Loads the model and warms it up; raises OctavoError with the catalogue's reason."""
         config = self._config
+        if config.disk_cache_dir and not config.host_cache_bytes:
+            raise _bad_disk(config, "it needs --host-cache-bytes")
         torch.set_num_threads(config.threads or available_cores())
         checkpoint = self._stage("model", self._open)
         failpoint("engine.load")
@@ -103,7 +113,8 @@ class Loading:
         exact = self._stage("warm-up", lambda: self._warm_up(runner))
         card, files = self._card(checkpoint, runner, plan, exact=exact)
         tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json)
-        core = self._core(card, checkpoint, runner, plan, cost)
+        cache = self._cache(card, runner, plan)
+        core = self._core(card, checkpoint, runner, cache, cost)
         log.info(
             "engine_loaded", model=card.model, numerics=card.numerics_id, exact=exact,
             threads=torch.get_num_threads(), tokenizer=tokenizer.backend,
@@ -219,20 +230,41 @@ class Loading:
             card.files.add(name=name, size_bytes=size, blake2b=blake2b)
         return card, tuple(files)
 
+    def _cache(
+        self, card: engine_pb2.ModelCard, runner: ModelRunner, plan: MemoryPlan
+    ) -> PrefixCache:
+        config = self._config
+        disk = None
+        if config.disk_cache_dir:
+            disk = self._disk(Path(config.disk_cache_dir), card.kv_namespace, runner)
+        return PrefixCache(
+            BlockManager(plan.num_blocks + 1, BLOCK_TOKENS),
+            enabled=config.prefix_caching,
+            host=HostTier(plan.host_blocks, disk=disk, pages=runner),
+        )
+
+    def _disk(self, folder: Path, namespace: bytes, runner: ModelRunner) -> DiskTier:
+        """Opens the folder and starts its thread; raises BAD_SETTING when it cannot be used."""
+        store = DiskStore(folder, namespace, runner.bytes_per_block)
+        capacity = self._config.disk_cache_bytes // store.file_bytes
+        try:
+            held = store.open()
+        except OSError as error:
+            raise _bad_disk(self._config, str(error)) from error
+        thread = DiskThread(store, self._wake)
+        thread.start()
+        log.info("disk_cache", folder=str(folder), blocks=len(held), capacity=capacity)
+        return DiskTier(thread, capacity, held)
+
     def _core(
         self,
         card: engine_pb2.ModelCard,
         checkpoint: Checkpoint,
         runner: ModelRunner,
-        plan: MemoryPlan,
+        cache: PrefixCache,
         cost: CostModel,
     ) -> EngineCore:
         config = self._config
-        cache = PrefixCache(
-            BlockManager(plan.num_blocks + 1, BLOCK_TOKENS),
-            enabled=config.prefix_caching,
-            host=HostTier(plan.host_blocks),
-        )
         preemption = Preemption(mode=PreemptionMode(config.preemption_mode), cost=cost)
         scheduler_config = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
@@ -270,6 +302,13 @@ class Loading:
             step_target_s=config.step_target_s,
             cost=cost,
         )
+
+
+def _bad_disk(config: EngineConfig, reason: str) -> OctavoError:
+    value = config.disk_cache_dir
+    return OctavoError(
+        BAD_SETTING, key="disk_cache_dir", value=value, origin="engine", reason=reason
+    )
 
 
 def _template(checkpoint: Checkpoint, tokenizer: Tokenizer, env: Env) -> ChatTemplate | None:

@@ -105,6 +105,14 @@ class ModelRunner:
         positions = min(num_blocks * self._block_tokens, self._model.config.max_position)
         self._model.reserve_positions(positions)
 
+    def read_page(self, slot: int) -> bytes:
+        """See `host_tier.HostPages`; the bytes have the order `kv_pool.PAGE_ORDER`."""
+        return self._page_bytes(slot).numpy().tobytes()
+
+    def write_page(self, slot: int, page: bytes) -> None:
+        """See `host_tier.HostPages`."""
+        self._page_bytes(slot).copy_(torch.frombuffer(bytearray(page), dtype=torch.uint8))
+
     def run(self, step: StepInput) -> StepOutput:
         """Computes a step; raises DeviceError when the device is of no more use."""
         try:
@@ -203,6 +211,9 @@ class ModelRunner:
     def _new_host_pool(self, num_blocks: int) -> torch.Tensor:
         pinned = self._device.type == "cuda"
         return torch.empty((num_blocks, *self._page), dtype=self._dtype, pin_memory=pinned)
+
+    def _page_bytes(self, slot: int) -> torch.Tensor:
+        return self.host_pool[slot].reshape(-1).view(torch.uint8)
 
     def _ragged(self, chunks: Sequence[Chunk], pool: torch.Tensor) -> Ragged:
         lengths = np.array([len(tokens) for tokens, _, _ in chunks], dtype=np.int64)

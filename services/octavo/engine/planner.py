@@ -119,10 +119,9 @@ class Planner:
 
     def _make_way(self, plan: _Plan) -> None:
         """Preempts requests that the first waiting one strictly outranks, if that lets it in."""
-        running, waiting = self._roster.running, self._roster.waiting
-        if not running or not waiting or running[-1].priority <= waiting[0].priority:
+        running, head = self._roster.running, self._next(plan)
+        if not running or head is None or running[-1].priority <= head.priority:
             return
-        head = waiting[0]
         outranked = [r for r in running if r.priority > head.priority]
         # Blocks that victims share with others do not become free, so this may hope too much; then
         # they wait behind the head for those others to end.
@@ -151,9 +150,7 @@ class Planner:
         After a preemption only requests that outrank every victim are admitted: whoever comes
         behind a victim must not take its place.
         """
-        waiting = self._roster.waiting
-        while waiting and plan.budget > 0:
-            head = waiting[0]
+        while plan.budget > 0 and (head := self._next(plan)) is not None:
             if plan.victims and head.priority >= min(v.priority for v in plan.victims):
                 return
             if self._start(plan, head):
@@ -162,6 +159,11 @@ class Planner:
                 return
             else:
                 self._reject(plan, head)
+
+    def _next(self, plan: _Plan) -> Request | None:
+        """Returns the first waiting request whose blocks are not just coming from disk."""
+        waiting = self._roster.waiting
+        return next((r for r in waiting if not self._cache.is_loading(r, plan.now)), None)
 
     def _remaining(self, plan: _Plan, request: Request) -> int:
         """Returns the tokens that the request can compute in this step if it is alone."""

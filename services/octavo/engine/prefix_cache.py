@@ -16,7 +16,7 @@ from octavo.engine.block_manager import NULL_BLOCK, BlockId, BlockManager, check
 from octavo.engine.hash_index import NO_PARENT, HashIndex
 from octavo.engine.host_tier import Content, HostTier
 from octavo.engine.request import Request, RequestId, Status
-from octavo.engine.tier_events import TierEvents
+from octavo.engine.tiers import Tiers
 from octavo.v1.block_hash import BlockHash, hash_block
 
 Copy = tuple[BlockId, BlockId]
@@ -47,11 +47,11 @@ class PrefixCache:
         self._enabled = enabled
         self.host = HostTier(0) if host is None else host
         self._index = HashIndex()
+        self._tiers = Tiers(blocks, self._index, self.host)
         self._tables: dict[RequestId, list[BlockId]] = {}
         # References that the step's copies hold on their sources until the step has ended.
         self._pinned: Counter[BlockId] = Counter()
         self._copied: set[BlockId] = set()  # targets of the step's copies
-        self._events = TierEvents()
 
     @property
     def block_tokens(self) -> int:
@@ -142,12 +142,14 @@ class PrefixCache:
         self.discard(request)
         for block in hits:
             self._blocks.share(block)
-        slots = self._hold_host_hits(request, len(hits))
+        reads = self._enabled and request.reads_cache
+        beyond = islice(self._usable(request), len(hits), None) if reads else ()
+        slots = self._tiers.hold_hits(beyond)
         table = self._tables[request.id] = list(hits)
-        table += [self._restore(slot) for slot in slots]
+        table += [self._tiers.restore(slot) for slot in slots]
         self._grow(table, request.num_tokens)
         from_host = len(slots) * self.block_tokens
-        if self._enabled and request.reads_cache:
+        if reads:
             if request.status is Status.PREEMPTED:
                 self.preempted_hits += cached + from_host
             else:
@@ -185,7 +187,7 @@ class PrefixCache:
         if self._is_writable(table, position):
             return None
         index = position // self.block_tokens
-        source, target = table[index], self._take()
+        source, target = table[index], self._tiers.take()
         table[index] = target
         # The reference of the table becomes the one of the copy.
         self._pinned[source] += 1
@@ -248,11 +250,21 @@ class PrefixCache:
                 if block is None and entry is not None:
                     block = self._index.find(entry[0])
                 if block is None:
-                    block = self._restore(slot)
+                    block = self._tiers.restore(slot)
                 else:
                     self._blocks.share(block)
                 restored[slot] = block
                 table.append(block)
+
+    def is_loading(self, request: Request, now: float) -> bool:
+        """Tells whether a waiting request's blocks are coming from disk; asks for them once."""
+        disk, swapped = self.host.disk, self.is_swapped(request)
+        if disk is None or swapped or not self._enabled or not request.reads_cache:
+            return False
+        if not disk.has_asked(request.id):
+            hits = len(self.match(request))
+            self.host.load(request.id, islice(self._usable(request), hits, None), now)
+        return disk.is_loading(request.id, now)
 
     def discard(self, request: Request) -> None:
         """Forgets what the tiers below keep for a request that waits, if there is anything."""
@@ -290,27 +302,16 @@ class PrefixCache:
         """Forgets all content of all tiers; does nothing and returns False while any is in use."""
         if self._blocks.num_used or self.host.has_swapped:
             return False
-        for block in self._index:
-            self._blocks.forget(block)
-        self._index.clear()
-        self.host.clear()
-        self._events.clear()
+        self._tiers.clear()
         return True
 
     def snapshot(self) -> list[tuple[BlockHash, BlockHash]]:
         """Returns (hash, parent) of all published blocks, children possibly before parents."""
-        return list(dict([*self.host.snapshot(), *self._index.snapshot()]).items())
+        return self._tiers.snapshot()
 
     def drain_events(self) -> tuple[list[tuple[BlockHash, BlockHash]], list[BlockHash], bool]:
-        """Returns (stored, removed, cleared) since the last call; see HashIndex.drain_events.
-
-        A hash is held as long as any tier has it: it is removed when the last one lost it.
-        """
-        stored, removed, cleared = self._index.drain_events()
-        if not self.host.num_slots:
-            return stored, removed, cleared
-        changed = [*(h for h, _ in stored), *removed, *self.host.drain_changes()]
-        return *self._events.merge(changed, self._parent_of), cleared
+        """Returns (stored, removed, cleared) since the last call, of all tiers together."""
+        return self._tiers.drain_events()
 
     def check_integrity(self) -> None:
         """Raises IntegrityError unless tables, references, hashes and free queue agree."""
@@ -331,55 +332,18 @@ class PrefixCache:
             kept = self._blocks.is_kept(block)
             check(kept == (block in self._index), f"block {block}: mark and hash entry differ")
 
-    def _take(self) -> BlockId:
-        """Takes a block and evicts what it held to the tier below."""
-        block = self._blocks.take()
-        entry = self._index.entry(block)
-        if entry is not None:
-            if not self._index.is_pending(block):
-                self.host.save(block, *entry)
-            self._index.remove(block)
-        self.host.reuse(block)
-        return block
-
     def _usable(self, request: Request) -> Iterable[BlockHash]:
         """The hashes of the blocks that may be hit; the last token is always computed."""
         return islice(request.block_hashes, (request.num_tokens - 1) // self.block_tokens)
-
-    def _hold_host_hits(self, request: Request, first: int) -> list[BlockId]:
-        """Returns the slots that go on where the pool's hits end, held until the step has ended."""
-        slots: list[BlockId] = []
-        if self._enabled and request.reads_cache and self.host.num_slots:
-            for hash_ in islice(self._usable(request), first, None):
-                slot = self.host.find(hash_)
-                if slot is None:
-                    break
-                self.host.hold(slot)
-                slots.append(slot)
-        return slots
-
-    def _restore(self, slot: BlockId) -> BlockId:
-        """Takes a block that gets the slot's content; a hash of it is pending until `commit`."""
-        block = self._take()
-        self.host.restore(slot, block)
-        entry = self.host.entry(slot)
-        if entry is not None:
-            self._index.add(block, *entry)
-            self._blocks.keep(block)
-        return block
 
     def _is_to_come(self, block: BlockId) -> bool:
         """Tells whether the block's content is neither there when the step begins nor in a slot."""
         unwritten = self._index.is_pending(block) or block in self._copied
         return unwritten and not self.host.has_image(block)
 
-    def _parent_of(self, hash_: BlockHash) -> BlockHash | None:
-        parent = self._index.parent_of(hash_)
-        return self.host.parent_of(hash_) if parent is None else parent
-
     def _grow(self, table: list[BlockId], num_tokens: int) -> None:
         missing = self._blocks.blocks_for(num_tokens) - len(table)
-        table.extend(self._take() for _ in range(missing))
+        table.extend(self._tiers.take() for _ in range(missing))
 
     def _register(self, request: Request, end: int) -> None:
         """Gives a pending hash to each block that [num_computed, end) completes."""

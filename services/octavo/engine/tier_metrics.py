@@ -1,4 +1,4 @@
-"""The Prometheus metrics of what lies below the pool: preemptions by mode, the host tier."""
+"""The Prometheus metrics of what lies below the pool: preemptions by mode, host, disk."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class TierMetrics:
                 "host_cache_hits": "Tokens found in host memory, not in the pool.",
                 "host_blocks_offloaded": "Blocks copied to host memory.",
                 "host_blocks_restored": "Blocks copied back from host memory.",
+                "disk_blocks_written": "Blocks written to disk.",
+                "disk_blocks_read": "Blocks read back from disk.",
+                "disk_failures": "Writes and reads of the disk that failed or were dropped.",
             }.items()
         }
         self._gauges = {
@@ -38,6 +41,7 @@ class TierMetrics:
                 "host_blocks": "Blocks that host memory has room for.",
                 "host_blocks_cached": "Hittable blocks in host memory.",
                 "host_blocks_used": "Blocks in host memory that swapped requests hold.",
+                "disk_blocks": "Blocks on disk.",
             }.items()
         }
         self._seen: dict[str, int] = {}
@@ -50,6 +54,9 @@ class TierMetrics:
             "host_cache_hits": host_hits,
             "host_blocks_offloaded": counts.offloaded,
             "host_blocks_restored": counts.restored,
+            "disk_blocks_written": counts.written,
+            "disk_blocks_read": counts.read,
+            "disk_failures": counts.disk_failed,
         }
         for name, total in totals.items():
             self._advance(self._totals[name].labels(self._model_name), name, total)
@@ -57,6 +64,7 @@ class TierMetrics:
             "host_blocks": counts.slots,
             "host_blocks_cached": counts.kept,
             "host_blocks_used": counts.used,
+            "disk_blocks": counts.on_disk,
         }
         for name, value in gauges.items():
             self._gauges[name].labels(self._model_name).set(value)
