@@ -22,10 +22,13 @@ def serve(driver: Driver, *requests: Request) -> None:
         assert request.output_ids == expected(request)
 
 
-def filled(disk: FakeDisk | None = None, **sizes: int) -> Driver:
+def new_driver(disk: FakeDisk, max_num_seqs: int = 8) -> Driver:
+    return Driver(num_blocks=6, host_slots=6, disk=disk, disk_pace=100, max_num_seqs=max_num_seqs)
+
+
+def filled(disk: FakeDisk | None = None, max_num_seqs: int = 8) -> Driver:
     """A driver with the blocks of PROMPT on disk and nowhere else."""
-    defaults = {"num_blocks": 6, "host_slots": 6, "disk_pace": 100}
-    driver = Driver(disk=disk or FakeDisk(), **(defaults | sizes))
+    driver = new_driver(disk or FakeDisk(), max_num_seqs)
     serve(driver, make_request(1, PROMPT))
     for seed in (2, 3, 4):
         serve(driver, make_request(seed, prompt_of(80, seed)))
@@ -124,7 +127,7 @@ def first_hashes() -> list[bytes]:
 def test_a_restart_finds_the_blocks_again_and_tells_them() -> None:
     disk = FakeDisk()
     filled(disk)
-    driver = Driver(num_blocks=6, host_slots=6, disk=disk, disk_pace=100)
+    driver = new_driver(disk)
     driver.replay()
     assert set(first_hashes()) <= driver.known.keys()
     again = make_request(9, PROMPT)

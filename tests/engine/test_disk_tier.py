@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from tests.engine.fake_disk import FakeDisk
 
@@ -26,7 +28,7 @@ class Disk:
 
     def save(self, *numbers: int) -> None:
         for number in numbers:
-            self.tier.save(name(number), NO_PARENT, lambda n=number: bytes([n]))
+            self.tier.save(name(number), NO_PARENT, partial(bytes, [number]))
             self.tier.check_integrity()
 
     def work(self) -> list[int]:

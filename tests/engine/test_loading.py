@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,13 +32,18 @@ class Stages:
             self.done.append((stage, text))
 
 
-def load(config: EngineConfig, stages: Stages | None = None) -> LoadedEngine:
+def load(
+    config: EngineConfig,
+    stages: Stages | None = None,
+    wake: Callable[[], None] = lambda: None,
+) -> LoadedEngine:
     return Loading(
         config,
         env=FakeEnv(),
         epoch=3,
         report=stages or Stages(),
         make_metrics=lambda name: EngineMetrics(CollectorRegistry(), name),
+        wake=wake,
     ).run()
 
 
@@ -102,11 +109,10 @@ def test_a_restarted_engine_finds_on_disk_what_the_last_one_had(
         disk_cache_dir=str(tmp_path / "kv"),
     )
     prompts = [[97 + i] * 60 + [99] * 40 for i in range(20)]
-    first = load(config)
+    woken = threading.Semaphore(0)
+    first = load(config, wake=woken.release)
     wanted = [answer(first, ids)[0] for ids in prompts]
-    counts = first.core.scheduler.cache.host.counts
-    while not counts().written:
-        first.core.step()
+    assert woken.acquire(timeout=30), "nothing is written"
     second = load(config)
     assert second.core.scheduler.cache.host.counts().on_disk > 0
     found = 0

@@ -213,6 +213,8 @@ class ModelRunner:
         return torch.empty((num_blocks, *self._page), dtype=self._dtype, pin_memory=pinned)
 
     def _page_bytes(self, slot: int) -> torch.Tensor:
+        if self._device.type == "cuda":  # a copy of the last step may still be under way
+            torch.cuda.current_stream(self._device).synchronize()
         return self.host_pool[slot].reshape(-1).view(torch.uint8)
 
     def _ragged(self, chunks: Sequence[Chunk], pool: torch.Tensor) -> Ragged:
