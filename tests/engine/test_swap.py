@@ -203,6 +203,29 @@ def test_a_swapped_request_that_ends_leaves_its_slots(end: str) -> None:
     driver.assert_idle()
 
 
+def test_a_resumed_request_takes_hits_of_the_pool_before_what_it_was_swapped_with() -> None:
+    """Room was counted with the hits, so they are what it gets, whatever its slots are called."""
+    driver = Driver(num_blocks=8, host_slots=16, preemption=SWAP)
+    cache, host = driver.cache, driver.cache.host
+    first = make_request(1, prompt_of(40), max_tokens=4)
+    second = make_request(2, prompt_of(40), max_tokens=4)
+    driver.add(first, second)
+    driver.step()
+    driver.step()
+    assert cache.swap_out([second])
+    driver.runner.run(StepInput(rows=(), offloads=tuple(host.offloads())))
+    cache.commit()
+    for hash_ in first.block_hashes:
+        host.forget(hash_)
+    hits = cache.match(second)
+    assert len(hits) == 2
+    assert cache.admit(second, hits) == second.num_computed == 41
+    assert list(cache.table(second))[:2] == hits == list(cache.table(first))[:2]
+    assert len(host.restores()) == 1
+    cache.commit()
+    cache.check_integrity()
+
+
 def test_forks_that_are_swapped_together_share_slots_and_get_shared_blocks_back() -> None:
     """Decided for groups that are preempted as one; semantics 21, 25."""
     driver = Driver(num_blocks=16, host_slots=16)

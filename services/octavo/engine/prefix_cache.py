@@ -136,7 +136,7 @@ class PrefixCache:
         check(request.id not in self._tables, f"request {request.id} has a block table already")
         cached = len(hits) * self.block_tokens
         if self.is_swapped(request) and cached <= request.num_computed:
-            self.resume([request])
+            self._resume(request, hits, {})
             self._grow(self._tables[request.id], request.num_tokens)
             return request.num_computed
         self.discard(request)
@@ -242,19 +242,7 @@ class PrefixCache:
         """
         restored: dict[BlockId, BlockId] = {}
         for request in requests:
-            check(request.id not in self._tables, f"request {request.id} has a block table already")
-            table = self._tables[request.id] = []
-            for slot in self.host.take_swapped(request.id):
-                entry = self.host.entry(slot)
-                block = restored.get(slot)
-                if block is None and entry is not None:
-                    block = self._index.find(entry[0])
-                if block is None:
-                    block = self._tiers.restore(slot)
-                else:
-                    self._blocks.share(block)
-                restored[slot] = block
-                table.append(block)
+            self._resume(request, (), restored)
 
     def is_loading(self, request: Request, now: float) -> bool:
         """Tells whether a waiting request's blocks are coming from disk; asks for them once."""
@@ -335,6 +323,29 @@ class PrefixCache:
     def _usable(self, request: Request) -> Iterable[BlockHash]:
         """The hashes of the blocks that may be hit; the last token is always computed."""
         return islice(request.block_hashes, (request.num_tokens - 1) // self.block_tokens)
+
+    def _resume(
+        self, request: Request, hits: Sequence[BlockId], restored: dict[BlockId, BlockId]
+    ) -> None:
+        """Makes the table of a swapped request: hits, and for the rest of its slots blocks.
+
+        `restored` has the block of each slot that others of its group have brought back.
+        """
+        check(request.id not in self._tables, f"request {request.id} has a block table already")
+        for block in hits:
+            self._blocks.share(block)
+        table = self._tables[request.id] = list(hits)
+        for slot in self.host.take_swapped(request.id)[len(hits) :]:
+            entry = self.host.entry(slot)
+            known = restored.get(slot)
+            if known is None and entry is not None:
+                known = self._index.find(entry[0])
+            if known is None:
+                known = self._tiers.restore(slot)
+            else:
+                self._blocks.share(known)
+            restored[slot] = known
+            table.append(known)
 
     def _is_to_come(self, block: BlockId) -> bool:
         """Tells whether the block's content is neither there when the step begins nor in a slot."""
