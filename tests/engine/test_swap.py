@@ -226,6 +226,21 @@ def test_a_resumed_request_takes_hits_of_the_pool_before_what_it_was_swapped_wit
     cache.check_integrity()
 
 
+def test_content_that_this_very_step_is_to_compute_cannot_be_swapped() -> None:
+    """Semantics 10, 19: an offload comes before the rows."""
+    driver = Driver(num_blocks=16, host_slots=16, preemption=SWAP)
+    first, second = make_request(1, prompt_of(40)), make_request(2, prompt_of(40))
+    driver.add(first, second)
+    step = driver.plan()
+    assert step is not None
+    assert second.num_computed == 32
+    assert not driver.cache.swap_out([second])
+    assert step.offloads == tuple(driver.cache.host.offloads()) == ()
+    driver.run(step)
+    assert driver.cache.swap_out([second])
+    driver.cache.check_integrity()
+
+
 def test_forks_that_are_swapped_together_share_slots_and_get_shared_blocks_back() -> None:
     """Decided for groups that are preempted as one; semantics 21, 25."""
     driver = Driver(num_blocks=16, host_slots=16)

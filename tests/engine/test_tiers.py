@@ -63,6 +63,18 @@ def test_content_that_never_came_is_not_saved(pool: Pool) -> None:
     assert pool.host.offloads() == []
 
 
+def test_a_block_that_is_given_up_before_the_step_began_is_not_restored(pool: Pool) -> None:
+    """Its new owner would find the old content in it."""
+    for hash_ in (X, Y, Z):
+        pool.compute(hash_)
+    (slot,) = pool.tiers.hold_hits([X])
+    block = pool.tiers.restore(slot)
+    pool.blocks.release(block)
+    assert block in (pool.tiers.take(), pool.tiers.take())
+    assert pool.host.restores() == []
+    assert not pool.host.has_image(block)
+
+
 def test_moves_between_tiers_are_told_once(pool: Pool) -> None:
     pool.compute(X)
     pool.compute(Y)

@@ -111,6 +111,8 @@ class Request:
     num_prompt_logprobs: int = 0
     """Prompt positions, from 1 on, whose logprobs have been delivered; kept over preemption."""
     num_preemptions: int = 0
+    num_swaps: int = 0
+    """Preemptions that kept what was computed, in the host tier."""
     first_scheduled: float | None = None
     first_token: float | None = None
     finish_reason: FinishReason | None = None

@@ -29,7 +29,7 @@ class Roster:
         """Tokens yet to be computed of all that wait."""
         self.num_preemptions = 0
         self.num_swaps = 0
-        """Preemptions after which the request goes on where it was."""
+        """Preemptions that kept what was computed, in the host tier."""
         self._cache = cache
         self._leaders: dict[RequestId, Request] = {}  # of unforked siblings
         # Oldest first, since time does not run backwards.
@@ -74,6 +74,7 @@ class Roster:
         self.running.remove(request)
         if swap and self._cache.swap_out([request]):
             self.num_swaps += 1
+            request.num_swaps += 1
         else:
             self._cache.release(request)
             request.num_computed = 0

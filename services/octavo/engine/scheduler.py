@@ -74,7 +74,7 @@ class Scheduler:
 
     @property
     def num_swaps(self) -> int:
-        """How many of these went on where they were."""
+        """How many of these kept what was computed, in the host tier."""
         return self._roster.num_swaps
 
     @property
