@@ -74,6 +74,7 @@ class FakeRunner:
         token: Callable[..., int] = next_token,
     ) -> None:
         self.pool: dict[int, list[int | None]] = {}
+        self.host: dict[int, list[int | None]] = {}
         self.steps: list[StepInput] = []
         self._before = before
         self._poison = poison
@@ -83,6 +84,10 @@ class FakeRunner:
     def run(self, step: StepInput) -> StepOutput:
         """Writes all rows, then samples."""
         self.steps.append(step)
+        for source, slot in step.offloads:
+            self.host[slot] = list(self.pool.get(source, [None] * BLOCK))
+        for slot, target in step.restores:
+            self.pool[target] = list(self.host[slot])
         for source, target in step.copies:
             self.pool[target] = list(self.pool[source])
         for row in step.rows:
@@ -103,6 +108,14 @@ class FakeRunner:
                 wanted = row.request.prompt_ids[row.start + 1 : length + 1]
                 output.prompt_logprobs[row.request.id] = tuple(map(one_logprob, wanted))
         return output
+
+    def read_page(self, slot: int) -> bytes:
+        """The tokens of a slot as bytes."""
+        return json.dumps(self.host[slot]).encode()
+
+    def write_page(self, slot: int, page: bytes) -> None:
+        """Fills a slot."""
+        self.host[slot] = json.loads(page)
 
     def _sample(self, request: Request, ids: list[int]) -> Sampled:
         if self._poison(request):

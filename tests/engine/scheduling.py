@@ -6,12 +6,16 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
+from tests.engine.fake_disk import FakeDisk
 from tests.fakes import BLOCK, FakeRunner, expected_output
 
-from octavo.engine.batch import StepInput
+from octavo.engine.batch import Runner, StepInput
 from octavo.engine.beam_search import BeamParams, BeamSearch
 from octavo.engine.block_manager import BlockManager
+from octavo.engine.disk_tier import DiskTier
+from octavo.engine.host_tier import HostTier
 from octavo.engine.policy import Policy
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import (
     Beams,
@@ -107,11 +111,25 @@ class Driver:
         scheduling_policy: Policy = "priority",
         ageing_s_per_token: float = 0.01,
         max_preemptions: int = 3,
+        host_slots: int = 0,
+        disk: FakeDisk | None = None,
+        disk_blocks: int = 100,
+        disk_pace: int = 1,
+        preemption: Preemption | None = None,
         before: Callable[[StepInput], None] = lambda _: None,
         poison: Callable[[Request], bool] = lambda _: False,
+        runner: Runner | None = None,
     ) -> None:
         self.runner = FakeRunner(before=before, poison=poison)
-        self.cache = PrefixCache(BlockManager(num_blocks + 1, BLOCK), enabled=prefix_caching)
+        self.disk = disk
+        self.disk_pace = disk_pace
+        """Jobs that the disk does between two steps."""
+        self.computes: Runner = runner or self.runner
+        self.cache = PrefixCache(
+            BlockManager(num_blocks + 1, BLOCK),
+            enabled=prefix_caching,
+            host=HostTier(host_slots, disk=self._open(disk_blocks), pages=self.runner),
+        )
         self.config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
             max_batched_tokens=max_batched_tokens,
@@ -123,7 +141,7 @@ class Driver:
             ageing_s_per_token=ageing_s_per_token,
             max_preemptions=max_preemptions,
         )
-        self.scheduler = Scheduler(self.config, self.cache)
+        self.scheduler = Scheduler(self.config, self.cache, preemption)
         self.now = 0.0
         self.prefill_us_per_token = 0.0
         self.known: dict[BlockHash, BlockHash] = {}
@@ -132,6 +150,11 @@ class Driver:
         self.expired: list[RequestId] = []
         self.outcomes: list[bool] = []
         """For each step that was run, whether it succeeded."""
+
+    def _open(self, capacity: int) -> DiskTier | None:
+        if self.disk is None:
+            return None
+        return DiskTier(self.disk, capacity, [(h, p) for h, (p, _) in self.disk.files.items()])
 
     def add(self, *requests: Request) -> None:
         """Queues requests."""
@@ -147,6 +170,9 @@ class Driver:
 
     def step(self) -> StepInput | None:
         """Plays one step of the core."""
+        if self.disk is not None:
+            self.disk.work(self.disk_pace)
+        self.cache.host.poll()
         for request in self.scheduler.expire(self.now + 1.0):
             self.expired.append(request.id)
             self.end(request, FinishReason.ABORT)
@@ -163,7 +189,7 @@ class Driver:
     def run(self, step: StepInput) -> None:
         """Runs a planned step and handles its outcome."""
         try:
-            output = self.runner.run(step)
+            output = self.computes.run(step)
         except OctavoError as error:
             self.outcomes.append(False)
             for request in self.scheduler.fail(step):
@@ -210,7 +236,7 @@ class Driver:
             if not self.scheduler.has_work():
                 return count
             known = len(self.errors) + len(self.expired)
-            ran = self.step() is not None
+            ran = self.step() is not None or (self.disk is not None and bool(self.disk.reads))
             assert ran or len(self.errors) + len(self.expired) > known, "work, but nothing runs"
         raise AssertionError(f"not finished after {limit} steps")
 
@@ -218,7 +244,11 @@ class Driver:
         """Nothing is in use once all requests have ended."""
         assert self.scheduler.requests() == []
         assert self.cache.num_available == self.cache.num_allocatable
+        assert self.cache.host.counts().used == 0
         assert self.cache.reset()
+        if self.disk is not None:
+            self.disk.work()
+            assert self.disk.files == {}
         self.replay()
         assert self.known == {}
 

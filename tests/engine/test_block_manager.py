@@ -99,10 +99,20 @@ def test_only_blocks_in_use_can_be_marked(blocks: BlockManager) -> None:
         blocks.keep(BlockId(1))
 
 
-@pytest.mark.parametrize(("num_blocks", "block_tokens"), [(1, 16), (8, 0)])
-def test_a_pool_without_room_is_refused(num_blocks: int, block_tokens: int) -> None:
+@pytest.mark.parametrize(("num_blocks", "block_tokens"), [(0, 16), (8, 0)])
+def test_a_pool_without_null_block_or_room_in_blocks_is_refused(
+    num_blocks: int, block_tokens: int
+) -> None:
     with pytest.raises(IntegrityError):
         BlockManager(num_blocks, block_tokens)
+
+
+def test_a_pool_of_the_null_block_alone_has_nothing_to_give() -> None:
+    blocks = BlockManager(1, 16)
+    blocks.check_integrity()
+    assert (blocks.num_available, blocks.num_used) == (0, 0)
+    with pytest.raises(IntegrityError, match="no block is free"):
+        blocks.take()
 
 
 def lose_a_reference(blocks: BlockManager) -> None:

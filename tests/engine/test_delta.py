@@ -45,13 +45,14 @@ def test_60_usage_sums_choices_and_counts_the_prompt_once() -> None:
         num_written=1,
         first_scheduled=10.5,
         first_token=11.0,
-        num_preemptions=1,
+        num_preemptions=3,
+        num_swaps=2,
     )
     usage = deltas.usage([first, request(output_ids=[1, 2, 3])], last_token=12.0)
     assert (usage.prompt_tokens, usage.output_tokens) == (3, 5)
     assert (usage.cached_tokens, usage.cache_write_tokens) == (2, 1)
     assert (usage.queue_ms, usage.prefill_ms, usage.decode_ms) == (500, 500, 1000)
-    assert usage.preemptions == 1
+    assert (usage.preemptions, usage.swaps) == (3, 2)
 
 
 def test_usage_of_a_request_that_never_ran_has_no_negative_times() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,13 +33,18 @@ class Stages:
             self.done.append((stage, text))
 
 
-def load(config: EngineConfig, stages: Stages | None = None) -> LoadedEngine:
+def load(
+    config: EngineConfig,
+    stages: Stages | None = None,
+    wake: Callable[[], None] = lambda: None,
+) -> LoadedEngine:
     return Loading(
         config,
         env=FakeEnv(),
         epoch=3,
         report=stages or Stages(),
         make_metrics=lambda name: EngineMetrics(CollectorRegistry(), name),
+        wake=wake,
     ).run()
 
 
@@ -94,6 +101,69 @@ def test_a_prefix_that_cannot_be_pinned_stops_the_start(folder: Path, tmp_path: 
     path.write_text('\n{"text": "too short"}\n')
     config = EngineConfig(model=str(folder), kv_bytes=2_000_000, pin_prefix=str(path))
     with pytest.raises(OctavoError, match=r"line 2: prefix: has 9 tokens; only full blocks"):
+        load(config)
+
+
+def test_the_host_tier_is_measured_and_used_as_set(folder: Path) -> None:
+    config = EngineConfig(
+        model=str(folder), kv_bytes=2_000_000, host_cache_bytes=1_000_000, preemption_mode="swap"
+    )
+    stages = Stages()
+    engine = load(config, stages)
+    slots = engine.core.scheduler.cache.host.num_slots
+    assert slots > 10
+    assert f"host 0.00 GB = {slots:,} blocks" in dict(stages.done)["memory"]
+
+
+def answer(engine: LoadedEngine, ids: list[int]) -> tuple[list[int], int]:
+    """The tokens and how many of the prompt were cached."""
+    ticket = engine.core.submit(generate(ids, temperature=0.0, max_tokens=8), None)
+    tokens: list[int] = []
+    cached = 0
+    while ticket.open:
+        for _, delta in engine.core.step().deltas:
+            tokens += delta.token_ids
+            cached = max(cached, delta.cached_tokens)
+    return tokens, cached
+
+
+def test_a_restarted_engine_finds_on_disk_what_the_last_one_had(
+    folder: Path, tmp_path: Path
+) -> None:
+    config = EngineConfig(
+        model=str(folder),
+        kv_bytes=300_000,
+        host_cache_bytes=300_000,
+        disk_cache_dir=str(tmp_path / "kv"),
+    )
+    prompts = [[97 + i] * 60 + [99] * 40 for i in range(20)]
+    woken = threading.Semaphore(0)
+    first = load(config, wake=woken.release)
+    wanted = [answer(first, ids)[0] for ids in prompts]
+    assert woken.acquire(timeout=30), "nothing is written"
+    second = load(config)
+    assert second.core.scheduler.cache.host.counts().on_disk > 0
+    found = 0
+    for ids, tokens in zip(prompts, wanted, strict=True):
+        got, cached = answer(second, ids)
+        assert got == tokens
+        found += cached
+    assert found > 0
+    assert second.core.scheduler.cache.host.counts().read > 0
+
+
+def test_a_disk_tier_without_a_host_tier_or_a_usable_folder_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OctavoError, match="needs --host-cache-bytes") as error:
+        load(EngineConfig(model=str(folder), disk_cache_dir=str(tmp_path)))
+    assert error.value.kind.name == "bad_setting"
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    config = EngineConfig(
+        model=str(folder), kv_bytes=300_000, host_cache_bytes=300_000, disk_cache_dir=str(file)
+    )
+    with pytest.raises(OctavoError, match="disk_cache_dir"):
         load(config)
 
 

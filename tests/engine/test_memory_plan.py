@@ -30,6 +30,19 @@ def test_bytes_are_taken_as_given_and_bound_the_model_length() -> None:
     assert "50 blocks of 16" in got.describe()
 
 
+def test_the_host_tier_has_its_own_bytes_and_is_told() -> None:
+    got = plan(EngineConfig(kv_bytes=51 * MB, host_cache_bytes=21 * MB + 5))
+    assert (got.num_blocks, got.host_blocks, got.host_bytes) == (50, 20, 21 * MB)
+    assert got.describe().endswith("at once · host 0.02 GB = 20 blocks")
+    assert "host" not in plan(EngineConfig(kv_bytes=51 * MB)).describe()
+
+
+@pytest.mark.parametrize("host", [MB, 950 * MB], ids=["holds nothing", "more than is free"])
+def test_a_host_tier_that_does_not_fit_is_refused(host: int) -> None:
+    with pytest.raises(OctavoError, match=r"KV cache and host cache of at least .* GB"):
+        plan(EngineConfig(kv_bytes=51 * MB, host_cache_bytes=host))
+
+
 @pytest.mark.parametrize(
     "config",
     [

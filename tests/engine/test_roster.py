@@ -27,7 +27,7 @@ def roster(cache: PrefixCache) -> Roster:
     roster.add(group, 0.0)
     roster.add(waiting, 1.0)
     cache.admit(group, [])
-    roster.start(group)
+    roster.start(group, 0)
     roster.check_integrity()
     return roster
 
@@ -137,7 +137,7 @@ def test_choices_of_a_protected_group_are_protected(cache: PrefixCache) -> None:
     group.num_preemptions = 1
     roster.add(group, 0.0)
     cache.admit(group, [])
-    roster.start(group)
+    roster.start(group, 0)
     group.num_computed = 20
     roster.fork(group)
     roster.check_integrity()
@@ -153,7 +153,7 @@ def test_beams_take_the_blocks_of_their_carrier_and_go_with_it(cache: PrefixCach
     carrier, beams = make_search(20, prompt_of(20))
     roster.add(carrier, 0.0)
     cache.admit(carrier, [])
-    roster.start(carrier)
+    roster.start(carrier, 0)
     assert (roster.slots_used, roster.num_rows) == (3, 1)
     carrier.num_computed = 20
     roster.advance_beams(carrier, Turn(parents=(0, 0), tokens=(7, 8)))
@@ -177,7 +177,7 @@ def test_next_beams_are_their_parents_or_forks_of_them(cache: PrefixCache) -> No
     carrier, beams = make_search(20, prompt_of(20))
     roster.add(carrier, 0.0)
     cache.admit(carrier, [])
-    roster.start(carrier)
+    roster.start(carrier, 0)
     carrier.num_computed = 20
     roster.advance_beams(carrier, Turn(parents=(0, 0, 0), tokens=(7, 8, 9)))
     first, second, third = beams.live

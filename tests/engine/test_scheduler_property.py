@@ -9,11 +9,13 @@ from typing import Protocol
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.fake_disk import FakeDisk
 from tests.engine.scheduling import Driver, expected, make_request, prompt_of
 from tests.fakes import BLOCK
 
 from octavo.engine.batch import StepInput
 from octavo.engine.policy import Policy
+from octavo.engine.preemption import Preemption, PreemptionMode
 from octavo.engine.request import FinishReason, Request, RequestId, Status
 from octavo.v1.errors import REQUEST_FAILED, OctavoError
 
@@ -44,6 +46,8 @@ class Arrival:
     prompt_logprobs: bool
     fate: str
     """What happens to it: nothing, aborted, breaks its step, gives logits that are not finite."""
+    seed: int = 0
+    """Requests with the same one have the same own tokens; 0 has none like it."""
     fate_at: int
     """After so many steps, or at this position."""
 
@@ -60,6 +64,7 @@ ARRIVALS = st.lists(
         key=st.sampled_from(["", "a", "b"]),
         prompt_logprobs=st.sampled_from([False, False, True]),
         fate=st.sampled_from(["", "", "", "abort", "late", "break", "poison"]),
+        seed=st.sampled_from([0, 0, 101, 102]),
         fate_at=st.integers(0, 60),
     ),
     min_size=1,
@@ -78,7 +83,7 @@ class World:
         self.steps = 0
         self.pending: dict[int, list[Request]] = {}
         for i, arrival in enumerate(arrivals):
-            prompt = prompt_of(64)[: arrival.shared] + prompt_of(arrival.own, i + 1)
+            prompt = prompt_of(64)[: arrival.shared] + prompt_of(arrival.own, arrival.seed or i + 1)
             late = arrival.fate == "late"
             request = make_request(
                 10 * (i + 1),
@@ -177,6 +182,10 @@ class World:
                 assert count == len(choice.prompt_ids) - 1
 
 
+def new_disk(limit: int, failing: set[int]) -> FakeDisk:
+    return FakeDisk(limit, lambda job: job in failing)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     arrivals=ARRIVALS,
@@ -188,6 +197,12 @@ class World:
     prefix_caching=st.sampled_from([True, True, False]),
     scheduling_policy=st.sampled_from(["priority", "shortest", "fair"]),
     max_preemptions=st.sampled_from([0, 1, 3]),
+    host_slots=st.sampled_from([0, 0, 2, 5, 12, 40]),
+    disk=st.none()
+    | st.builds(new_disk, st.sampled_from([2, 9, 1000]), st.sets(st.integers(0, 60))),
+    disk_blocks=st.sampled_from([1, 4, 50]),
+    disk_pace=st.sampled_from([0, 1, 4]),
+    mode=st.sampled_from(list(PreemptionMode)),
 )
 def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
     arrivals: list[Arrival],
@@ -199,6 +214,11 @@ def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
     prefix_caching: bool,
     scheduling_policy: Policy,
     max_preemptions: int,
+    host_slots: int,
+    disk: FakeDisk | None,
+    disk_blocks: int,
+    disk_pace: int,
+    mode: PreemptionMode,
 ) -> None:
     """Semantics 17, 34, 47; reliability E1 to E6."""
     new_driver = partial(
@@ -210,6 +230,11 @@ def test_every_request_ends_with_its_own_tokens_and_nothing_is_left(
         prefix_caching=prefix_caching,
         scheduling_policy=scheduling_policy,
         max_preemptions=max_preemptions,
+        host_slots=host_slots,
+        disk=disk,
+        disk_blocks=disk_blocks,
+        disk_pace=disk_pace,
+        preemption=Preemption(mode=mode),
     )
     world = World(arrivals, failing, new_driver)
     world.run()

@@ -37,11 +37,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepInput:
-    """One step: copies first, then all rows in one forward pass."""
+    """One step: offloads, restores, copies, then all rows in one forward pass."""
 
     rows: tuple[Row, ...]
+    offloads: tuple[tuple[int, int], ...] = ()
+    """(from block, to host slot), done before all else: other parts of the step overwrite the
+    blocks. No slot twice."""
+    restores: tuple[tuple[int, int], ...] = ()
+    """(from host slot, to block), done after the offloads, which may bring the slot's content.
+    No block twice."""
     copies: tuple[tuple[int, int], ...] = ()
-    """(from block, to block): copy-on-write, all layers, done before the rows."""
+    """(from block, to block): copy-on-write, all layers, done after the restores and before the
+    rows."""
 
     @property
     def num_tokens(self) -> int:

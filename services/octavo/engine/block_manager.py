@@ -29,12 +29,12 @@ class BlockManager:
     """Reference counts and the free queue of one pool.
 
     Args:
-        num_blocks: blocks of the pool, the null block included; one less can be allocated.
+        num_blocks: blocks of the pool, the null block included; one less can be allocated, or none.
         block_tokens: tokens that one block holds.
     """
 
     def __init__(self, num_blocks: int, block_tokens: int) -> None:
-        check(num_blocks >= 2, f"a pool of {num_blocks} blocks has none to allocate")
+        check(num_blocks >= 1, f"a pool of {num_blocks} blocks lacks the null block")
         check(block_tokens >= 1, f"a block of {block_tokens} tokens holds nothing")
         self.block_tokens = block_tokens
         self.num_allocatable = num_blocks - 1

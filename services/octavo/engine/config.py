@@ -91,6 +91,32 @@ class EngineConfig:
         'such as {"messages": [{"role": "system", "content": "..."}]} or {"text": "..."}, with '
         "cache_salt and ttl_s if wanted.",
     )
+    host_cache_bytes: int = setting(
+        0,
+        "Host memory for blocks that the KV cache evicts and for requests that are swapped out; 0 "
+        "has none, so that evicted blocks are gone and preempted requests compute again.",
+        unit="bytes",
+        minimum=0,
+    )
+    disk_cache_dir: str = setting(
+        "",
+        "Folder for blocks that host memory evicts; they outlive the engine, and hold what prompts "
+        "were made of, so only its user can read it. Needs --host-cache-bytes. Empty has none.",
+    )
+    disk_cache_bytes: int = setting(
+        10_000_000_000,
+        "Size of the blocks in that folder, least recently used given up first. Engines that "
+        "share a folder share blocks, and each keeps to this bound by itself.",
+        unit="bytes",
+        minimum=1,
+    )
+    preemption_mode: str = setting(
+        "auto",
+        "What becomes of a preempted request: swap copies its blocks to host memory and back, "
+        "recompute gives them up, auto takes what was measured to be faster. Without room in host "
+        "memory it is computed again.",
+        choices=("auto", "swap", "recompute"),
+    )
     watermark: float = setting(
         0.0,
         "Share of the blocks kept free at admission while anything runs.",

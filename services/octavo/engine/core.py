@@ -90,6 +90,7 @@ class EngineCore:
         draw_seed: gives a seed for requests without one.
         metrics: where counts go.
         step_target_s: time that the prompt chunks of a step may take; zero bounds tokens only.
+        cost: what steps cost, with what is known before the first; the core goes on learning.
     """
 
     def __init__(
@@ -103,11 +104,12 @@ class EngineCore:
         draw_seed: Callable[[], int],
         metrics: EngineMetrics,
         step_target_s: float = 0.0,
+        cost: CostModel | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.model = model
         self.metrics = metrics
-        self.cost = CostModel()
+        self.cost = cost or CostModel()
         self.steps = 0
         self._runner = runner
         self._new_detokenizer = new_detokenizer
@@ -173,6 +175,7 @@ class EngineCore:
         """Runs one step; everything of it is published, or nothing."""
         result = StepResult()
         now = self._clock()
+        self.scheduler.cache.host.poll()
         for request in self.scheduler.expire(now):
             late = request.first_scheduled is None and request.queue_deadline is not None
             queued_out = late and now >= (request.queue_deadline or 0.0)

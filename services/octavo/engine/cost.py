@@ -19,6 +19,8 @@ class CostModel:
 
     prefill_us_per_token: float = 0.0
     decode_us_per_step: float = 0.0
+    copy_us_per_block: float = 0.0
+    """Of a block between device and host, as measured at the start."""
 
     def step_tokens(self, target_s: float) -> int:
         """Returns the tokens whose computation takes about `target_s`.

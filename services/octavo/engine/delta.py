@@ -59,6 +59,7 @@ def usage(requests: Sequence[Request], *, last_token: float) -> engine_pb2.Usage
         cached_tokens=first.num_cached,
         cache_write_tokens=first.num_written,
         preemptions=sum(r.num_preemptions for r in requests),
+        swaps=sum(r.num_swaps for r in requests),
         queue_ms=1e3 * (begun - first.queued),
         prefill_ms=1e3 * (token - begun),
         decode_ms=1e3 * max(last_token - token, 0.0),

@@ -1,4 +1,4 @@
-"""The engine's one thread: loads the model, then steps for ever. The only thread of ours."""
+"""The engine's one thread: loads the model, then steps for ever. Others of ours only do I/O."""
 
 from __future__ import annotations
 

@@ -52,6 +52,20 @@ class HashIndex:
         entry = self._entries.get(hash_)
         return None if entry is None else next(iter(entry.blocks))
 
+    def parent_of(self, hash_: BlockHash) -> BlockHash | None:
+        """Returns the parent of a hash that is published, else None."""
+        entry = self._entries.get(hash_)
+        return entry.parent if entry is not None and self._is_published(entry) else None
+
+    def entry(self, block: BlockId) -> tuple[BlockHash, BlockHash] | None:
+        """Returns (hash, parent) of what the block holds, or will hold; None: nothing known."""
+        hash_ = self._hashes.get(block)
+        return None if hash_ is None else (hash_, self._entries[hash_].parent)
+
+    def is_pending(self, block: BlockId) -> bool:
+        """Tells whether the block's content comes only with the present step."""
+        return block in self._pending
+
     def add(self, block: BlockId, hash_: BlockHash, parent: BlockHash) -> None:
         """Registers what the block will hold when the present step has succeeded."""
         self._hashes[block] = hash_
@@ -76,16 +90,12 @@ class HashIndex:
     def publish(self) -> None:
         """The step succeeded: pending entries become published ones."""
         for block in list(self._pending):
-            hash_ = self._hashes[block]
-            entry = self._entries[hash_]
-            was_published = self._is_published(entry)
-            del self._pending[block]
-            if was_published:
-                continue
-            if hash_ in self._removed:
-                del self._removed[hash_]
-            else:
-                self._stored[hash_] = entry.parent
+            self._publish(block)
+
+    def insert(self, block: BlockId, hash_: BlockHash, parent: BlockHash) -> None:
+        """Registers and publishes what the block holds already."""
+        self.add(block, hash_, parent)
+        self._publish(block)
 
     def revoke(self) -> list[BlockId]:
         """The step failed: drops pending entries and returns their blocks."""
@@ -125,6 +135,18 @@ class HashIndex:
         check(all(e.blocks for e in self._entries.values()), "a hash entry has no block")
         check(self._pending.keys() <= self._hashes.keys(), "a pending block has no hash")
         check(not self._stored.keys() & self._removed.keys(), "a hash is both stored and removed")
+
+    def _publish(self, block: BlockId) -> None:
+        hash_ = self._hashes[block]
+        entry = self._entries[hash_]
+        was_published = self._is_published(entry)
+        del self._pending[block]
+        if was_published:
+            return
+        if hash_ in self._removed:
+            del self._removed[hash_]
+        else:
+            self._stored[hash_] = entry.parent
 
     def _is_published(self, entry: _Entry) -> bool:
         return any(block not in self._pending for block in entry.blocks)

@@ -15,7 +15,12 @@ import torch
 from octavo.engine.block_manager import BlockManager
 from octavo.engine.config import EngineConfig
 from octavo.engine.core import EngineCore
+from octavo.engine.cost import CostModel
 from octavo.engine.detokenizer import Detokenizer
+from octavo.engine.disk_store import DiskStore
+from octavo.engine.disk_thread import DiskThread
+from octavo.engine.disk_tier import DiskTier
+from octavo.engine.host_tier import HostTier
 from octavo.engine.intake import Model
 from octavo.engine.machine import available_cores, free_memory_bytes
 from octavo.engine.memory_plan import MemoryPlan, plan_memory
@@ -27,6 +32,7 @@ from octavo.engine.pin_file import bad_pins, read_pins
 from octavo.engine.pin_orders import PinOrders
 from octavo.engine.pins import Pins, budget_blocks
 from octavo.engine.policy import as_policy
+from octavo.engine.preemption import Preemption, PreemptionMode
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.request import Request
@@ -37,7 +43,7 @@ from octavo.runtime.failpoint import failpoint
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BLOCK_TOKENS, digest, model_identity
-from octavo.v1.errors import OctavoError
+from octavo.v1.errors import BAD_SETTING, OctavoError
 from octavo.v1.features import (
     FEATURE_BEAM,
     FEATURE_PRIORITY,
@@ -84,6 +90,7 @@ class Loading:
         epoch: this life of the process.
         report: gets the stages.
         make_metrics: makes the metrics once the model's name is known.
+        wake: has the core stepped although nobody asks anything, from any thread.
     """
 
     def __init__(
@@ -94,29 +101,36 @@ class Loading:
         epoch: int,
         report: Report,
         make_metrics: Callable[[str], EngineMetrics],
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._env = env
         self._epoch = epoch
         self._report = report
         self._make_metrics = make_metrics
+        self._wake = wake
 
     def run(self) -> LoadedEngine:
         """Loads the model and warms it up; raises OctavoError with the catalogue's reason."""
         config = self._config
+        if config.disk_cache_dir and not config.host_cache_bytes:
+            raise _bad_disk(config, "it needs --host-cache-bytes")
         torch.set_num_threads(config.threads or available_cores())
         checkpoint = self._stage("model", self._open)
         failpoint("engine.load")
         runner = self._stage("weights", lambda: self._pack(checkpoint))
         plan = self._stage("memory", lambda: self._allocate(checkpoint, runner))
+        cost = CostModel(copy_us_per_block=self._copy_us(runner))
         exact = self._stage("warm-up", lambda: self._warm_up(runner))
         card, files = self._card(checkpoint, runner, plan, exact=exact)
         tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json)
-        core = self._core(card, checkpoint, runner, plan)
+        cache = self._cache(card, runner, plan)
+        core = self._core(card, checkpoint, runner, cache, cost)
         log.info(
             "engine_loaded", model=card.model, numerics=card.numerics_id, exact=exact,
             threads=torch.get_num_threads(), tokenizer=tokenizer.backend,
             max_model_len=plan.max_model_len, num_blocks=plan.num_blocks, kv_bytes=plan.kv_bytes,
+            host_blocks=plan.host_blocks, copy_us_per_block=round(cost.copy_us_per_block, 1),
         )  # fmt: skip
         template = _template(checkpoint, tokenizer, self._env)
         encoder = PromptEncoder(tokenizer, template, checkpoint.bos_token_id)
@@ -168,8 +182,15 @@ class Loading:
             bytes_per_block=runner.bytes_per_block,
             model_max_len=checkpoint.config.max_position,
         )
-        runner.allocate(plan.num_blocks + 1)
+        runner.allocate(plan.num_blocks + 1, plan.host_blocks + 1 if plan.host_blocks else 0)
         return plan, plan.describe()
+
+    def _copy_us(self, runner: ModelRunner) -> float:
+        """Measures what a block takes to the host tier or back; the first try maps the memory."""
+        runner.copy_out_and_back()
+        began = self._env.now()
+        copies = runner.copy_out_and_back()
+        return 1e6 * (self._env.now() - began) / max(copies, 1)
 
     def _warm_up(self, runner: ModelRunner) -> tuple[bool, str]:
         runner.warm_up()
@@ -226,17 +247,42 @@ class Loading:
         features = FEATURE_RESUME | FEATURE_STATE_EVENTS | FEATURE_BEAM
         return features if self._config.scheduling_policy == "fcfs" else features | FEATURE_PRIORITY
 
+    def _cache(
+        self, card: engine_pb2.ModelCard, runner: ModelRunner, plan: MemoryPlan
+    ) -> PrefixCache:
+        config = self._config
+        disk = None
+        if config.disk_cache_dir:
+            disk = self._disk(Path(config.disk_cache_dir), card.kv_namespace, runner)
+        return PrefixCache(
+            BlockManager(plan.num_blocks + 1, BLOCK_TOKENS),
+            enabled=config.prefix_caching,
+            host=HostTier(plan.host_blocks, disk=disk, pages=runner),
+        )
+
+    def _disk(self, folder: Path, namespace: bytes, runner: ModelRunner) -> DiskTier:
+        """Opens the folder and starts its thread; raises BAD_SETTING when it cannot be used."""
+        store = DiskStore(folder, namespace, runner.bytes_per_block)
+        capacity = self._config.disk_cache_bytes // store.file_bytes
+        try:
+            held = store.open()
+        except OSError as error:
+            raise _bad_disk(self._config, str(error)) from error
+        thread = DiskThread(store, self._wake)
+        thread.start()
+        log.info("disk_cache", folder=str(folder), blocks=len(held), capacity=capacity)
+        return DiskTier(thread, capacity, held)
+
     def _core(
         self,
         card: engine_pb2.ModelCard,
         checkpoint: Checkpoint,
         runner: ModelRunner,
-        plan: MemoryPlan,
+        cache: PrefixCache,
+        cost: CostModel,
     ) -> EngineCore:
         config = self._config
-        cache = PrefixCache(
-            BlockManager(plan.num_blocks + 1, BLOCK_TOKENS), enabled=config.prefix_caching
-        )
+        preemption = Preemption(mode=PreemptionMode(config.preemption_mode), cost=cost)
         scheduler_config = SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
             max_batched_tokens=config.max_batched_tokens,
@@ -261,7 +307,7 @@ class Loading:
 
         rng = self._env.rng("seeds")
         return EngineCore(
-            scheduler=Scheduler(scheduler_config, cache),
+            scheduler=Scheduler(scheduler_config, cache, preemption),
             runner=runner,
             model=Model(
                 served_names=tuple(card.served_names),
@@ -274,6 +320,7 @@ class Loading:
             draw_seed=lambda: rng.getrandbits(63),
             metrics=self._make_metrics(card.model),
             step_target_s=config.step_target_s,
+            cost=cost,
         )
 
     def _orders(self, core: EngineCore, encoder: PromptEncoder) -> PinOrders:
@@ -300,6 +347,13 @@ class Loading:
                 raise bad_pins(path, f"line {line}: {error.message}") from error
         blocks = orders.pins.num_blocks
         return blocks, f"{len(prefixes)} prefixes · {blocks} of at most {orders.pins.budget} blocks"
+
+
+def _bad_disk(config: EngineConfig, reason: str) -> OctavoError:
+    value = config.disk_cache_dir
+    return OctavoError(
+        BAD_SETTING, key="disk_cache_dir", value=value, origin="engine", reason=reason
+    )
 
 
 def _template(checkpoint: Checkpoint, tokenizer: Tokenizer, env: Env) -> ChatTemplate | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from octavo.engine.request import FinishReason, Request
+from octavo.engine.tier_metrics import TierMetrics
 
 _LATENCY = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
             10.0, 20.0, 40.0, 80.0)  # fmt: skip
@@ -115,6 +116,7 @@ class EngineMetrics:
         self.hit_rate = self._gauge(
             "vllm:gpu_prefix_cache_hit_rate", "Former name: hits over queries since the start."
         )
+        self.tiers = TierMetrics(registry, model_name)
         self._seen = (0, 0, 0)
         self._preemptions = 0
 

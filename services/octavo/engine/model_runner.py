@@ -20,10 +20,13 @@ from octavo.engine.models.llama import Llama, Ragged
 from octavo.engine.sampler import Sampler
 from octavo.kernels import kv_pool, native
 from octavo.kernels.copy_blocks import copy_blocks
+from octavo.kernels.transfer_blocks import transfer_blocks
 
 _LOGPROB_ROWS: Final = 64
-_WARM_UP_ROW: Final = 256
 """Rows of logits held at once for prompt logprobs: 13 MB a 50,000 tokens of vocabulary."""
+_WARM_UP_ROW: Final = 256
+_COPIED_BLOCKS: Final = 64
+"""Enough to be measured, and done in a moment."""
 
 Chunk = tuple[Sequence[int], int, Sequence[int]]
 """Token ids, position of the first, block table."""
@@ -64,6 +67,7 @@ class ModelRunner:
             head_dim=config.head_dim,
         )
         self.pool = self._new_pool(1)
+        self.host_pool = self._new_host_pool(0)
 
     @property
     def bytes_per_block(self) -> int:
@@ -89,11 +93,25 @@ class ModelRunner:
             ]
         )
 
-    def allocate(self, num_blocks: int) -> None:
-        """Reserves the KV pool, block 0 included; the system gives memory as blocks are used."""
+    def allocate(self, num_blocks: int, host_blocks: int = 0) -> None:
+        """Reserves the KV pool, block 0 included; the system gives memory as blocks are used.
+
+        Args:
+            num_blocks: of the pool.
+            host_blocks: of the host tier, slot 0 included.
+        """
         self.pool = self._new_pool(num_blocks)
+        self.host_pool = self._new_host_pool(host_blocks)
         positions = min(num_blocks * self._block_tokens, self._model.config.max_position)
         self._model.reserve_positions(positions)
+
+    def read_page(self, slot: int) -> bytes:
+        """See `host_tier.HostPages`; the bytes have the order `kv_pool.PAGE_ORDER`."""
+        return self._page_bytes(slot).numpy().tobytes()
+
+    def write_page(self, slot: int, page: bytes) -> None:
+        """See `host_tier.HostPages`."""
+        self._page_bytes(slot).copy_(torch.frombuffer(bytearray(page), dtype=torch.uint8))
 
     def run(self, step: StepInput) -> StepOutput:
         """Computes a step; raises DeviceError when the device is of no more use."""
@@ -105,6 +123,8 @@ class ModelRunner:
     @torch.inference_mode()
     def _compute(self, step: StepInput) -> StepOutput:
         """Copies, all tokens in one pass, then the logits that are wanted."""
+        transfer_blocks(self.pool, self.host_pool, step.offloads)
+        transfer_blocks(self.host_pool, self.pool, step.restores)
         copy_blocks(self.pool, step.copies)
         if not step.rows:
             return StepOutput()
@@ -136,6 +156,21 @@ class ModelRunner:
             chunks = [([0] * n, 0, t) for n, t in zip(filter(None, lengths), tables, strict=True)]
             hidden = self._model.forward(self._ragged(chunks, pool), pool)
             self._model.logits(hidden[-1:])
+
+    @torch.inference_mode()
+    def copy_out_and_back(self) -> int:
+        """Copies blocks to the host tier and back, scattered as they are after a while.
+
+        Returns:
+            How many copies were made; 0 without a host tier.
+        """
+        count = min(_COPIED_BLOCKS, len(self.pool) // 2, len(self.host_pool) // 2)
+        pairs = [(1 + 2 * i, len(self.host_pool) - 1 - i) for i in range(count)]
+        transfer_blocks(self.pool, self.host_pool, pairs)
+        transfer_blocks(self.host_pool, self.pool, [(slot, block) for block, slot in pairs])
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return 2 * count
 
     @torch.inference_mode()
     def check_exact(self) -> bool:
@@ -172,6 +207,15 @@ class ModelRunner:
 
     def _new_pool(self, num_blocks: int) -> torch.Tensor:
         return torch.empty((num_blocks, *self._page), dtype=self._dtype, device=self._device)
+
+    def _new_host_pool(self, num_blocks: int) -> torch.Tensor:
+        pinned = self._device.type == "cuda"
+        return torch.empty((num_blocks, *self._page), dtype=self._dtype, pin_memory=pinned)
+
+    def _page_bytes(self, slot: int) -> torch.Tensor:
+        if self._device.type == "cuda":  # a copy of the last step may still be under way
+            torch.cuda.current_stream(self._device).synchronize()
+        return self.host_pool[slot].reshape(-1).view(torch.uint8)
 
     def _ragged(self, chunks: Sequence[Chunk], pool: torch.Tensor) -> Ragged:
         lengths = np.array([len(tokens) for tokens, _, _ in chunks], dtype=np.int64)

@@ -16,6 +16,7 @@ from functools import partial
 from octavo.engine.batch import Row, SampleSpec, StepInput
 from octavo.engine.block_manager import BlockId
 from octavo.engine.policy import Policy
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import Copy, PrefixCache
 from octavo.engine.request import Request, Status
 from octavo.engine.request_queue import order
@@ -65,12 +66,20 @@ class Planner:
         config: limits.
         cache: block tables and prefix cache.
         roster: the requests; the planner moves them between waiting and running.
+        preemption: chooses what becomes of a victim's blocks.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: PrefixCache, roster: Roster) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: PrefixCache,
+        roster: Roster,
+        preemption: Preemption,
+    ) -> None:
         self._config = config
         self._cache = cache
         self._roster = roster
+        self._preemption = preemption
         self._was_alone = False
         """Whether the last step was a suspect's."""
 
@@ -88,7 +97,12 @@ class Planner:
             self._admit_waiting(plan)
         if not plan.rows:
             return None
-        return StepInput(rows=tuple(plan.rows), copies=tuple(plan.copies))
+        return StepInput(
+            rows=tuple(plan.rows),
+            offloads=tuple(self._cache.host.offloads()),
+            restores=tuple(self._cache.host.restores()),
+            copies=tuple(plan.copies),
+        )
 
     def _plan_apart(self, plan: _Plan) -> None:
         """Plans a suspect alone; every other step is for those that ran before, so they go on."""
@@ -116,10 +130,10 @@ class Planner:
 
     def _make_way(self, plan: _Plan) -> None:
         """Preempts requests that the first waiting one strictly outranks, if that lets it in."""
-        running, waiting = self._roster.running, self._roster.waiting
-        if not running or not waiting or running[-1].priority <= waiting.head.priority:
+        running, head = self._roster.running, self._next(plan)
+        if not running or head is None or running[-1].priority <= head.priority:
             return
-        head, protected = waiting.head, self._roster.reservations
+        protected = self._roster.reservations
         outranked = [r for r in running if r.priority > head.priority and r not in protected]
         # Blocks that victims share with others do not become free, so this may hope too much; then
         # they wait behind the head for those others to end.
@@ -150,9 +164,7 @@ class Planner:
         After a preemption only requests that outrank every victim are admitted: whoever comes
         behind a victim must not take its place.
         """
-        waiting = self._roster.waiting
-        while waiting and plan.budget > 0:
-            head = waiting.head
+        while plan.budget > 0 and (head := self._next(plan)) is not None:
             if plan.victims and head.priority >= min(v.priority for v in plan.victims):
                 return
             if self._start(plan, head):
@@ -161,6 +173,11 @@ class Planner:
                 return
             else:
                 self._reject(plan, head)
+
+    def _next(self, plan: _Plan) -> Request | None:
+        """Returns the first waiting request whose blocks are not just coming from disk."""
+        waiting = self._roster.waiting
+        return next((r for r in waiting if not self._cache.is_loading(r, plan.now)), None)
 
     def _remaining(self, plan: _Plan, request: Request) -> int:
         """Returns the tokens that the request can compute in this step if it is alone."""
@@ -250,13 +267,17 @@ class Planner:
         hits = self._cache.match(request)
         if not self._has_blocks(request, hits):
             return False
-        request.num_computed = self._cache.admit(request, hits)
+        if request.beams is not None and request.beams.forked:
+            self._cache.resume(request.holders)
+            num_computed = request.num_computed
+        else:
+            num_computed = self._cache.admit(request, hits)
         if request.status is Status.WAITING:
-            request.num_cached = min(request.num_computed, len(request.prompt_ids))
+            request.num_cached = min(num_computed, len(request.prompt_ids))
         for choice in (request, *request.siblings):
             if choice.first_scheduled is None:
                 choice.first_scheduled = plan.now
-        self._roster.start(request)
+        self._roster.start(request, num_computed)
         return True
 
     def _fits(self, request: Request) -> bool:
@@ -286,15 +307,19 @@ class Planner:
         return self._cache.num_available - self._roster.reservations.set_aside(but_for=request)
 
     def _blocks_of_beams(self, request: Request) -> int:
-        """Returns the blocks beyond its own that a request's beams need to catch up."""
-        if request.beams is None or not request.lost_beams:
+        """Returns the blocks beyond its own that a waiting request's beams need to catch up."""
+        if request.beams is None or not request.beams.live:
             return 0
         beams, prompt = request.beams.live, len(request.prompt_ids)
         own = self._cache.blocks_for(beams[0].num_tokens) - prompt // self._cache.block_tokens
         return len(beams) * own - bool(prompt % self._cache.block_tokens)
 
     def _preempt(self, plan: _Plan, request: Request) -> None:
-        self._roster.preempt(request, plan.now)
+        holders, shared = request.holders, request.num_computed
+        blocks = {block for holder in holders for block in self._cache.table(holder)}
+        tokens = shared + sum(holder.num_computed - shared for holder in holders)
+        swap = self._preemption.prefers_swap(num_blocks=len(blocks), num_tokens=tokens)
+        self._roster.preempt(request, plan.now, swap=swap)
         plan.victims.append(request)
 
     def _reject(self, plan: _Plan, request: Request) -> None:

@@ -2,7 +2,8 @@
 
 A hash means a whole prefix, so lookup walks from the first block and stops at the first miss.
 Tables only grow; a block that others refer to, or that has a hash, is copied before it is written.
-Knows nothing of queues, budgets and time.
+What the pool evicts goes on in the host tier and comes back from there. Knows nothing of queues,
+budgets and time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from itertools import islice
 
 from octavo.engine.block_manager import NULL_BLOCK, BlockId, BlockManager, check
 from octavo.engine.hash_index import NO_PARENT, HashIndex
+from octavo.engine.host_tier import Content, HostTier
 from octavo.engine.request import Request, RequestId, Status
+from octavo.engine.tiers import Tiers
 from octavo.v1.block_hash import BlockHash, hash_block
 
 Copy = tuple[BlockId, BlockId]
@@ -21,26 +24,34 @@ Copy = tuple[BlockId, BlockId]
 
 
 class PrefixCache:
-    """Owns the block tables and the hash index of one pool.
+    """Owns the block tables and the hash index of one pool, and the tiers below it.
 
     Args:
         blocks: the pool; nobody else takes blocks from it.
         enabled: without it nothing gets a hash and nothing is ever hit.
+        host: host memory; None has none.
     """
 
-    def __init__(self, blocks: BlockManager, *, enabled: bool = True) -> None:
+    def __init__(
+        self, blocks: BlockManager, *, enabled: bool = True, host: HostTier | None = None
+    ) -> None:
         self.queries = 0
         """Tokens looked up at first admissions."""
         self.hits = 0
-        """Tokens of those that were found."""
+        """Tokens of those that were found in the pool."""
+        self.host_hits = 0
+        """Tokens that were found in the host tier only."""
         self.preempted_hits = 0
         """Tokens that resumed requests found; no measure of how well the cache serves callers."""
         self._blocks = blocks
         self._enabled = enabled
+        self.host = HostTier(0) if host is None else host
         self._index = HashIndex()
+        self._tiers = Tiers(blocks, self._index, self.host)
         self._tables: dict[RequestId, list[BlockId]] = {}
         # References that the step's copies hold on their sources until the step has ended.
         self._pinned: Counter[BlockId] = Counter()
+        self._copied: set[BlockId] = set()  # targets of the step's copies
         self.held: Counter[BlockId] = Counter()
         """References that keep blocks from eviction though no request has them."""
         self._spoiled: set[BlockId] = set()
@@ -103,16 +114,17 @@ class PrefixCache:
             chain.append(hash_block(parent, request.tokens(i * size, (i + 1) * size)))
 
     def match(self, request: Request) -> list[BlockId]:
-        """Returns the blocks that already hold the request's longest known prefix.
+        """Returns the blocks that already hold the request's longest prefix known to the pool.
 
-        At least the last token is left to compute, for its logits; nothing is counted or touched,
-        so a request that stays in the queue may ask again.
+        What the host tier knows beyond needs new blocks like anything else. At least the last
+        token is left to compute, for its logits; nothing is counted or touched, so a request that
+        stays in the queue may ask again.
         """
         if not self._enabled or not request.reads_cache:
             return []
         self.extend_hashes(request)
         found: list[BlockId] = []
-        for hash_ in islice(request.block_hashes, (request.num_tokens - 1) // self.block_tokens):
+        for hash_ in self._usable(request):
             block = self._index.find(hash_)
             if block is None:
                 break
@@ -131,21 +143,33 @@ class PrefixCache:
     def admit(self, request: Request, hits: Sequence[BlockId]) -> int:
         """Makes the table for all of the request's tokens; returns how many are cached.
 
-        `hits` is what `match` has just returned, and there is no `shortfall`.
+        `hits` is what `match` has just returned, and there is no `shortfall`. The blocks that
+        follow them in the host tier are restored; a swapped request gets back what it had.
         """
         check(request.id not in self._tables, f"request {request.id} has a block table already")
+        cached = len(hits) * self.block_tokens
+        if self.is_swapped(request) and cached <= request.num_computed:
+            self._resume(request, hits, {})
+            self._grow(self._tables[request.id], request.num_tokens)
+            return request.num_computed
+        self.discard(request)
         for block in hits:
             self._blocks.share(block)
+        reads = self._enabled and request.reads_cache
+        beyond = islice(self._usable(request), len(hits), None) if reads else ()
+        slots = self._tiers.hold_hits(beyond)
         table = self._tables[request.id] = list(hits)
+        table += [self._tiers.restore(slot) for slot in slots]
         self._grow(table, request.num_tokens)
-        cached = len(hits) * self.block_tokens
-        if self._enabled and request.reads_cache:
+        from_host = len(slots) * self.block_tokens
+        if reads:
             if request.status is Status.PREEMPTED:
-                self.preempted_hits += cached
+                self.preempted_hits += cached + from_host
             else:
                 self.queries += request.num_tokens
                 self.hits += cached
-        return cached
+                self.host_hits += from_host
+        return cached + from_host
 
     def blocks_needed(self, request: Request, end: int) -> int:
         """Returns how many blocks `extend` would take for the same positions."""
@@ -204,10 +228,11 @@ class PrefixCache:
         if self._is_writable(table, position):
             return None
         index = position // self.block_tokens
-        source, target = table[index], self._take()
+        source, target = table[index], self._tiers.take()
         table[index] = target
         # The reference of the table becomes the one of the copy.
         self._pinned[source] += 1
+        self._copied.add(target)
         return source, target
 
     def fork(self, parent: Request, child: Request) -> None:
@@ -274,56 +299,114 @@ class PrefixCache:
             full = done - done % self.block_tokens
             request.num_written = max(request.num_written, full - request.num_cached)
 
+    def swap_out(self, requests: Sequence[Request]) -> bool:
+        """Moves what requests have computed to the host, and gives up their blocks.
+
+        What they share stays shared. A request with content that this very step is to bring cannot
+        be swapped.
+
+        Returns:
+            False, with nothing changed, if the host tier has no room for all of them.
+        """
+        tables: dict[RequestId, list[Content]] = {}
+        for request in requests:
+            blocks = self._tables[request.id][: self.blocks_for(request.num_computed)]
+            if any(self._is_to_come(block) for block in blocks):
+                return False
+            tables[request.id] = [(block, self._index.entry(block)) for block in blocks]
+        if not self.host.swap_out(tables):
+            return False
+        for request in requests:
+            self.release(request)
+        return True
+
+    def is_swapped(self, request: Request) -> bool:
+        """Tells whether the request waits with its content in the host tier."""
+        return self.host.is_swapped(request.id)
+
+    def resume(self, requests: Sequence[Request]) -> None:
+        """Gives swapped requests tables for what they have computed; what they share comes once.
+
+        They are to be as many blocks as `host.num_swapped` says at most.
+        """
+        restored: dict[BlockId, BlockId] = {}
+        for request in requests:
+            self._resume(request, (), restored)
+
+    def is_loading(self, request: Request, now: float) -> bool:
+        """Tells whether a waiting request's blocks are coming from disk; asks for them once."""
+        disk, swapped = self.host.disk, self.is_swapped(request.holders[0])
+        if disk is None or swapped or not self._enabled or not request.reads_cache:
+            return False
+        if not disk.has_asked(request.id):
+            hits = len(self.match(request))
+            self.host.load(request.id, islice(self._usable(request), hits, None), now)
+        return disk.is_loading(request.id, now)
+
+    def discard(self, request: Request) -> None:
+        """Forgets what the tiers below keep for a request that waits, if there is anything."""
+        self.host.discard(request.id)
+
     def commit(self, poisoned: Iterable[Request] = ()) -> None:
         """The step succeeded: its hashes are published and its copies are done.
 
         Nothing that a poisoned request has written or read stays hittable, whoever wrote it.
         """
         for request in poisoned:
-            for block in self._tables[request.id]:
+            table = self._tables[request.id]
+            for block in table:
                 if block in self._index:
                     self._index.remove(block)
                     self._blocks.forget(block)
                     if block in self.held:
                         self._spoiled.add(block)
+            for hash_ in islice(request.block_hashes, len(table)):
+                self.host.forget(hash_)
         self._index.publish()
+        self.host.commit()
         self._unpin()
 
-    def revoke(self) -> None:
-        """The step failed: its hashes are forgotten, before their requests give up the blocks."""
+    def revoke(self) -> list[RequestId]:
+        """The step failed: its hashes are forgotten, before their requests give up the blocks.
+
+        Returns:
+            Waiting requests that the step was to swap out: their content is lost.
+        """
         for block in self._index.revoke():
             self._blocks.forget(block)
         self._unpin()
+        return self.host.revoke()
 
     def reset(self) -> bool:
-        """Forgets all content, that of held blocks too.
+        """Forgets all content of all tiers, that of held blocks too.
 
         Returns:
-            False, and nothing has changed, while a request has blocks.
+            False, and nothing has changed, while a request has blocks or is swapped out.
         """
-        if self._tables or self._blocks.num_used > self.num_held:
+        if self._tables or self._blocks.num_used > self.num_held or self.host.has_swapped:
             return False
         for block in self.held.elements():
             self._blocks.release(block)
         self.held.clear()
         self._spoiled.clear()
-        for block in self._index:
-            self._blocks.forget(block)
-        self._index.clear()
+        self._tiers.clear()
         return True
 
     def snapshot(self) -> list[tuple[BlockHash, BlockHash]]:
         """Returns (hash, parent) of all published blocks, children possibly before parents."""
-        return self._index.snapshot()
+        return self._tiers.snapshot()
 
     def drain_events(self) -> tuple[list[tuple[BlockHash, BlockHash]], list[BlockHash], bool]:
-        """Returns (stored, removed, cleared) since the last call; see HashIndex.drain_events."""
-        return self._index.drain_events()
+        """Returns (stored, removed, cleared) since the last call, of all tiers together."""
+        return self._tiers.drain_events()
 
     def check_integrity(self) -> None:
         """Raises IntegrityError unless tables, references, hashes and free queue agree."""
         self._blocks.check_integrity()
         self._index.check_integrity()
+        self.host.check_integrity()
+        both = [i for i in self._tables if self.host.is_swapped(i)]
+        check(not both, f"requests {both} have blocks and are swapped out")
         references = self._pinned + self.held
         for request_id, table in self._tables.items():
             check(len(table) == len(set(table)), f"request {request_id} has a block twice")
@@ -336,16 +419,41 @@ class PrefixCache:
             kept = self._blocks.is_kept(block)
             check(kept == (block in self._index), f"block {block}: mark and hash entry differ")
 
-    def _take(self) -> BlockId:
-        """Takes a block and evicts what it held."""
-        block = self._blocks.take()
-        if block in self._index:
-            self._index.remove(block)
-        return block
+    def _usable(self, request: Request) -> Iterable[BlockHash]:
+        """The hashes of the blocks that may be hit; the last token is always computed."""
+        return islice(request.block_hashes, (request.num_tokens - 1) // self.block_tokens)
+
+    def _resume(
+        self, request: Request, hits: Sequence[BlockId], restored: dict[BlockId, BlockId]
+    ) -> None:
+        """Makes the table of a swapped request: hits, and for the rest of its slots blocks.
+
+        `restored` has the block of each slot that others of its group have brought back.
+        """
+        check(request.id not in self._tables, f"request {request.id} has a block table already")
+        for block in hits:
+            self._blocks.share(block)
+        table = self._tables[request.id] = list(hits)
+        for slot in self.host.take_swapped(request.id)[len(hits) :]:
+            entry = self.host.entry(slot)
+            known = restored.get(slot)
+            if known is None and entry is not None:
+                known = self._index.find(entry[0])
+            if known is None:
+                known = self._tiers.restore(slot)
+            else:
+                self._blocks.share(known)
+            restored[slot] = known
+            table.append(known)
+
+    def _is_to_come(self, block: BlockId) -> bool:
+        """Tells whether the block's content is neither there when the step begins nor in a slot."""
+        unwritten = self._index.is_pending(block) or block in self._copied
+        return unwritten and not self.host.has_image(block)
 
     def _grow(self, table: list[BlockId], num_tokens: int) -> None:
         missing = self._blocks.blocks_for(num_tokens) - len(table)
-        table.extend(self._take() for _ in range(missing))
+        table.extend(self._tiers.take() for _ in range(missing))
 
     def _register(self, request: Request, end: int) -> None:
         """Gives a pending hash to each block that [num_computed, end) completes."""
@@ -371,3 +479,4 @@ class PrefixCache:
         for block in self._pinned.elements():
             self._blocks.release(block)
         self._pinned.clear()
+        self._copied.clear()

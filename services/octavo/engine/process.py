@@ -101,6 +101,7 @@ class _Process:
             epoch=self._epoch,
             report=self._report,
             make_metrics=lambda name: EngineMetrics(self._registry, name),
+            wake=self._thread.wake,
         ).run()
         stepper = Stepper(
             engine.core,

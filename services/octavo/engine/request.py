@@ -127,6 +127,8 @@ class Request:
     num_charged: int = 0
     """Prompt tokens that its fairness key has paid for; kept over preemption."""
     num_preemptions: int = 0
+    num_swaps: int = 0
+    """Preemptions that kept what was computed, in the host tier."""
     first_scheduled: float | None = None
     first_token: float | None = None
     finish_reason: FinishReason | None = None
@@ -161,9 +163,13 @@ class Request:
 
     @property
     def backlog(self) -> int:
-        """Tokens that are to be computed when it has no blocks."""
-        outputs = () if self.beams is None else self.beams.live
-        return self.num_tokens + sum(len(beam.output_ids) for beam in outputs)
+        """Tokens that are to be computed while it waits, all beams together."""
+        own = self.num_tokens - self.num_computed
+        if self.beams is None:
+            return own
+        if self.beams.forked:
+            return sum(beam.num_tokens - beam.num_computed for beam in self.beams.live)
+        return own + sum(len(beam.output_ids) for beam in self.beams.live)
 
     @property
     def is_finished(self) -> bool:

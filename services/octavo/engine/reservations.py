@@ -73,7 +73,8 @@ class Reservations:
 
     def _fits_as_group(self, request: Request) -> bool:
         own = self._cache.blocks_for(self._longest(request))
-        return own + self._of_siblings(request) <= self._cache.num_allocatable
+        held = self._cache.num_held
+        return own + self._of_siblings(request) <= self._cache.num_allocatable - held
 
     def _open(self, request: Request, as_group: bool) -> int:
         """Returns the blocks that a protected request may still take."""
@@ -86,7 +87,7 @@ class Reservations:
     def _longest(self, request: Request) -> int:
         """Returns the positions that the request has at most; its last token needs none."""
         at_most = len(request.prompt_ids) + max(request.stop.max_tokens - 1, 0)
-        pool = self._cache.num_allocatable * self._cache.block_tokens
+        pool = (self._cache.num_allocatable - self._cache.num_held) * self._cache.block_tokens
         return max(min(at_most, pool), request.num_tokens)
 
     def _of_siblings(self, request: Request) -> int:

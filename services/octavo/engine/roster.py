@@ -5,6 +5,8 @@ A request runs as long as it has a block table. Decides nothing: the planner and
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from octavo.engine.beam_search import Turn
 from octavo.engine.block_manager import IntegrityError, check
 from octavo.engine.policy import FreeQueue, WaitingQueue
@@ -42,8 +44,10 @@ class Roster:
         self.rejected: dict[RequestId, tuple[Request, OctavoError]] = {}
         """Requests that can never run, until somebody takes notice."""
         self.waiting_tokens = 0
-        """Prompt and output tokens of all that wait."""
+        """Tokens yet to be computed of all that wait."""
         self.num_preemptions = 0
+        self.num_swaps = 0
+        """Preemptions that kept what was computed, in the host tier."""
         self._cache = cache
         self._leaders: dict[RequestId, Request] = {}  # of unforked siblings
         # Oldest first, since time does not run backwards.
@@ -78,21 +82,47 @@ class Roster:
             self._leaders[sibling.id] = request
         self._enqueue(request, now)
 
-    def start(self, request: Request) -> None:
+    def start(self, request: Request, num_computed: int) -> None:
         """Moves a waiting request, which has got its block table, to those that run."""
         self._dequeue(request)
+        request.num_computed = num_computed
         self._run(request)
         if self.reservations.is_due(request):
             self.reservations.protect(request)
 
-    def preempt(self, request: Request, now: float) -> None:
-        """Takes all blocks of a running request and queues it again; its outputs are kept."""
-        self._stop(request)
-        request.num_computed = 0
+    def preempt(self, request: Request, now: float, *, swap: bool = False) -> None:
+        """Takes all blocks of a running request and queues it again; its outputs are kept.
+
+        Args:
+            request: the victim.
+            now: monotonic seconds.
+            swap: whether it keeps what it has computed in the host tier, if there is room.
+        """
+        if swap and self._cache.swap_out(request.holders):
+            self._leave(request)
+            self.num_swaps += 1
+            request.num_swaps += 1
+        else:
+            self._stop(request)
+            self._forget_computed(request)
         request.num_preemptions += 1
         request.status = Status.PREEMPTED
         self.num_preemptions += 1
         self._enqueue(request, now)
+
+    def start_over(self, lost: Collection[RequestId]) -> None:
+        """Has waiting requests whose swapped content, or that of their beams, is lost begin again.
+
+        Args:
+            lost: the ids of those that had the content.
+        """
+        if not lost:
+            return
+        for request in self.waiting:
+            if any(holder.id in lost for holder in request.holders):
+                self.waiting_tokens -= request.backlog
+                self._forget_computed(request)
+                self.waiting_tokens += request.backlog
 
     def fork(self, request: Request) -> None:
         """Makes the siblings of a running request, whose prompt is computed, run on their own."""
@@ -178,7 +208,8 @@ class Roster:
                 check(enough, f"request {holder.id} has computed more than its blocks hold")
         for request in self.waiting:
             waits = request.status in (Status.WAITING, Status.PREEMPTED)
-            check(waits and not request.num_computed, f"request {request.id} waits unknowingly")
+            lacks = bool(request.num_computed) != self._cache.is_swapped(request.holders[0])
+            check(waits and not lacks, f"request {request.id} waits unknowingly")
         check(self._cache.num_tables == self.num_rows, "a request that does not run has blocks")
         running = {r.id for r in self.running}
         protected = {r.id for r in self.reservations}
@@ -208,12 +239,21 @@ class Roster:
 
     def _stop(self, request: Request) -> None:
         """Takes the blocks of a request that runs, or those of its beams."""
-        self.running.remove(request)
         for holder in request.holders:
             self._cache.release(holder)
+        self._leave(request)
+
+    def _leave(self, request: Request) -> None:
+        self.running.remove(request)
+        self.reservations.release(request)
+
+    def _forget_computed(self, request: Request) -> None:
+        """Has a request without blocks compute all of its tokens when it runs again."""
+        for holder in request.holders:
+            self._cache.discard(holder)
+        request.num_computed = 0
         if request.beams is not None:
             request.beams.forked = False
-        self.reservations.release(request)
 
     def _enqueue(self, request: Request, now: float) -> None:
         self.waiting.add(request)
@@ -231,6 +271,8 @@ class Roster:
             self._stop(request)
         elif request in self.waiting:
             self._dequeue(request)
+            for holder in request.holders:
+                self._cache.discard(holder)
         self.suspects.pop(request.id, None)
 
 

@@ -14,6 +14,7 @@ from octavo.engine.beam_search import Turn
 from octavo.engine.block_manager import check
 from octavo.engine.planner import Planner, SchedulerConfig
 from octavo.engine.policy import check_priority, waiting_queue
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request, RequestId
 from octavo.engine.roster import Roster
@@ -42,16 +43,22 @@ class Scheduler:
     Args:
         config: limits.
         cache: block tables and prefix cache; nobody else changes them.
+        preemption: chooses what becomes of a victim's blocks.
     """
 
-    def __init__(self, config: SchedulerConfig, cache: PrefixCache) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: PrefixCache,
+        preemption: Preemption | None = None,
+    ) -> None:
         self.config = config
         self.cache = cache
         waiting = waiting_queue(
             config.scheduling_policy, ageing_s_per_token=config.ageing_s_per_token
         )
         self._roster = Roster(cache, waiting, max_preemptions=config.max_preemptions)
-        self._planner = Planner(config, cache, self._roster)
+        self._planner = Planner(config, cache, self._roster, preemption or Preemption())
         self._stall = StallWatch()
         self._in_flight: StepInput | None = None
         self._now = 0.0
@@ -71,6 +78,11 @@ class Scheduler:
     def num_preemptions(self) -> int:
         """How often a request has lost its blocks."""
         return self._roster.num_preemptions
+
+    @property
+    def num_swaps(self) -> int:
+        """How many of these kept what was computed, in the host tier."""
+        return self._roster.num_swaps
 
     @property
     def num_reserved_blocks(self) -> int:
@@ -184,7 +196,7 @@ class Scheduler:
             waiting=self.num_waiting,
             running=self.num_running,
             planned=self._in_flight is not None,
-            loading=False,
+            loading=any(self.cache.is_loading(r, now) for r in self._roster.waiting),
         ):
             error = OctavoError(QUEUE_STALLED, turns=self._stall.limit)
             self._roster.reject(self._roster.waiting.head, error)
@@ -240,7 +252,7 @@ class Scheduler:
         """
         self._end_step(step)
         self._roster.waiting.revoke()
-        self.cache.revoke()
+        self._roster.start_over(self.cache.revoke())
         reached = {row.request.owner: row.start + len(row.token_ids) for row in step.rows}
         for request, position in reached.items():
             self._roster.preempt(request, self._now)

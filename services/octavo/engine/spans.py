@@ -57,6 +57,7 @@ class RequestSpans:
                 "octavo.prefill_ms": usage.prefill_ms,
                 "octavo.decode_ms": usage.decode_ms,
                 "octavo.preemptions": usage.preemptions,
+                "octavo.swaps": usage.swaps,
             }
         )
         if delta.HasField("error"):

@@ -243,12 +243,19 @@ class Stepper:
         bundle.draining = self._draining
 
     def _add_load(self, bundle: Bundle) -> None:
-        cache, metrics = self.core.scheduler.cache, self.core.metrics
+        scheduler, metrics = self.core.scheduler, self.core.metrics
+        cache = scheduler.cache
         bundle.load = self.core.load()
         metrics.observe_queue(
             running=bundle.load.running,
             waiting=bundle.load.waiting,
-            preemptions=self.core.scheduler.num_preemptions,
+            preemptions=scheduler.num_preemptions,
+        )
+        metrics.tiers.observe(
+            cache.host.counts(),
+            preemptions=scheduler.num_preemptions,
+            swaps=scheduler.num_swaps,
+            host_hits=cache.host_hits,
         )
         metrics.observe_cache(
             total=self.core.model.capacity.num_blocks,
