@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.engine.fake_disk import FakeDisk
 
 from octavo.engine.block_manager import BlockId, IntegrityError
+from octavo.engine.disk_tier import DiskTier
 from octavo.engine.hash_index import NO_PARENT
 from octavo.engine.host_tier import Entry, HostTier
 from octavo.engine.request import RequestId
@@ -198,6 +200,44 @@ def test_forgotten_content_is_not_found_but_stays_for_whom_it_is_swapped() -> No
     assert tier.find(entry(1)[0]) is None
     (slot,) = tier.take_swapped(A)
     assert tier.entry(slot) is None
+
+
+class Pages:
+    """Slots that hold bytes."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, bytes] = {}
+
+    def read_page(self, slot: int) -> bytes:
+        return self.slots.get(slot, b"")
+
+    def write_page(self, slot: int, page: bytes) -> None:
+        self.slots[slot] = page
+
+
+def test_what_the_disk_has_brought_is_here_whatever_becomes_of_the_next_step() -> None:
+    io, pages = FakeDisk(), Pages()
+    io.files[entry(7)[0]] = (NO_PARENT, b"seven")
+    disk = DiskTier(io, 4, [entry(7)])
+    tier = HostTier(2, disk=disk, pages=pages)
+    tier.load(A, [entry(7)[0], entry(8)[0]], now=0.0)
+    assert disk.is_loading(A, 0.0)
+    io.work()
+    tier.poll()
+    tier.check_integrity()
+    assert not disk.is_loading(A, 0.0)
+    tier.revoke()
+    slot = tier.find(entry(7)[0])
+    assert slot is not None
+    assert pages.slots == {slot: b"seven"}
+
+
+def test_no_more_is_loaded_than_there_are_slots_for() -> None:
+    io = FakeDisk()
+    tier = HostTier(2, disk=DiskTier(io, 9, [entry(i) for i in range(5)]), pages=Pages())
+    assert tier.swap_out({B: [(block(1), None)]})
+    tier.load(A, [entry(i)[0] for i in range(5)], now=0.0)
+    assert [job[2] for job in io.reads] == [entry(0)[0]]
 
 
 def test_changes_name_what_came_and_went() -> None:

@@ -262,3 +262,41 @@ def test_a_step_beyond_table_or_pool_is_refused_before_the_kernels_see_it() -> N
         row = Row(request=request, start=start, token_ids=(1, 2), block_table=table)
         with pytest.raises(ValueError, match="beyond"):
             runner.run(StepInput(rows=(row,)))
+
+
+def tiered_runner() -> ModelRunner:
+    runner = make_runner()
+    runner.allocate(9, 7)
+    for pool, seed in ((runner.pool, 1), (runner.host_pool, 2)):
+        pool.copy_(torch.randn(pool.shape, generator=torch.Generator().manual_seed(seed)))
+    return runner
+
+
+def test_offloads_come_before_restores_and_restores_before_copies() -> None:
+    runner = tiered_runner()
+    pool, host = runner.pool.clone(), runner.host_pool.clone()
+    run(runner, offloads=((1, 3), (2, 4), (5, 6)), restores=((3, 8), (2, 1)), copies=((1, 5),))
+    for slot, block in ((3, 1), (4, 2), (6, 5)):
+        assert torch.equal(runner.host_pool[slot], pool[block])
+    assert torch.equal(runner.pool[8], pool[1])
+    assert torch.equal(runner.pool[1], host[2])
+    assert torch.equal(runner.pool[5], host[2])
+    for untouched in (0, 2, 3, 4, 6, 7):
+        assert torch.equal(runner.pool[untouched], pool[untouched])
+
+
+def test_a_page_is_the_slots_bytes_and_nothing_else() -> None:
+    runner = tiered_runner()
+    before = runner.host_pool.clone()
+    page = runner.read_page(2)
+    assert len(page) == runner.bytes_per_block
+    runner.write_page(5, page)
+    assert torch.equal(runner.host_pool[5], before[2])
+    for untouched in (0, 1, 2, 3, 4, 6):
+        assert torch.equal(runner.host_pool[untouched], before[untouched])
+
+
+def test_the_rehearsal_of_copies_counts_them_and_needs_a_host_tier() -> None:
+    runner = make_runner()
+    assert runner.copy_out_and_back() == 0
+    assert tiered_runner().copy_out_and_back() == 2 * 3

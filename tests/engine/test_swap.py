@@ -241,6 +241,26 @@ def test_content_that_this_very_step_is_to_compute_cannot_be_swapped() -> None:
     driver.cache.check_integrity()
 
 
+def test_who_was_swapped_early_takes_what_others_have_computed_since() -> None:
+    driver = Driver(num_blocks=16, host_slots=16, max_batched_tokens=32, preemption=SWAP)
+    first = make_request(1, prompt_of(70), max_tokens=4)
+    second = make_request(2, prompt_of(16) + prompt_of(60)[16:], max_tokens=4)
+    driver.add(second)
+    driver.step()
+    cache = driver.cache
+    driver.scheduler._roster.preempt(second, driver.now, swap=True)
+    assert (second.num_computed, cache.is_swapped(second)) == (32, True)
+    driver.runner.run(StepInput(rows=(), offloads=tuple(cache.host.offloads())))
+    cache.commit()
+    driver.scheduler._roster.add(first, driver.now)
+    cache.admit(first, cache.match(first))
+    cache.extend(first, 64)
+    hits = cache.match(second)
+    assert len(hits) == 3
+    assert cache.admit(second, hits) == 48
+    assert not cache.is_swapped(second)
+
+
 def test_forks_that_are_swapped_together_share_slots_and_get_shared_blocks_back() -> None:
     """Decided for groups that are preempted as one; semantics 21, 25."""
     driver = Driver(num_blocks=16, host_slots=16)

@@ -14,7 +14,7 @@ from itertools import islice
 
 from octavo.engine.block_manager import NULL_BLOCK, BlockId, BlockManager, check
 from octavo.engine.hash_index import NO_PARENT, HashIndex
-from octavo.engine.host_tier import Content, HostTier
+from octavo.engine.host_tier import HostTier
 from octavo.engine.request import Request, RequestId, Status
 from octavo.engine.tiers import Tiers
 from octavo.v1.block_hash import BlockHash, hash_block
@@ -149,8 +149,8 @@ class PrefixCache:
         check(request.id not in self._tables, f"request {request.id} has a block table already")
         cached = len(hits) * self.block_tokens
         if self.is_swapped(request) and cached <= request.num_computed:
-            self._resume(request, hits, {})
-            self._grow(self._tables[request.id], request.num_tokens)
+            table = self._tables[request.id] = self._tiers.swap_in(request.id, hits, {})
+            self._grow(table, request.num_tokens)
             return request.num_computed
         self.discard(request)
         for block in hits:
@@ -308,13 +308,8 @@ class PrefixCache:
         Returns:
             False, with nothing changed, if the host tier has no room for all of them.
         """
-        tables: dict[RequestId, list[Content]] = {}
-        for request in requests:
-            blocks = self._tables[request.id][: self.blocks_for(request.num_computed)]
-            if any(self._is_to_come(block) for block in blocks):
-                return False
-            tables[request.id] = [(block, self._index.entry(block)) for block in blocks]
-        if not self.host.swap_out(tables):
+        tables = {r.id: self._tables[r.id][: self.blocks_for(r.num_computed)] for r in requests}
+        if not self._tiers.swap_out(tables, self._copied):
             return False
         for request in requests:
             self.release(request)
@@ -331,7 +326,8 @@ class PrefixCache:
         """
         restored: dict[BlockId, BlockId] = {}
         for request in requests:
-            self._resume(request, (), restored)
+            check(request.id not in self._tables, f"request {request.id} has a block table already")
+            self._tables[request.id] = self._tiers.swap_in(request.id, (), restored)
 
     def is_loading(self, request: Request, now: float) -> bool:
         """Tells whether a waiting request's blocks are coming from disk; asks for them once."""
@@ -422,34 +418,6 @@ class PrefixCache:
     def _usable(self, request: Request) -> Iterable[BlockHash]:
         """The hashes of the blocks that may be hit; the last token is always computed."""
         return islice(request.block_hashes, (request.num_tokens - 1) // self.block_tokens)
-
-    def _resume(
-        self, request: Request, hits: Sequence[BlockId], restored: dict[BlockId, BlockId]
-    ) -> None:
-        """Makes the table of a swapped request: hits, and for the rest of its slots blocks.
-
-        `restored` has the block of each slot that others of its group have brought back.
-        """
-        check(request.id not in self._tables, f"request {request.id} has a block table already")
-        for block in hits:
-            self._blocks.share(block)
-        table = self._tables[request.id] = list(hits)
-        for slot in self.host.take_swapped(request.id)[len(hits) :]:
-            entry = self.host.entry(slot)
-            known = restored.get(slot)
-            if known is None and entry is not None:
-                known = self._index.find(entry[0])
-            if known is None:
-                known = self._tiers.restore(slot)
-            else:
-                self._blocks.share(known)
-            restored[slot] = known
-            table.append(known)
-
-    def _is_to_come(self, block: BlockId) -> bool:
-        """Tells whether the block's content is neither there when the step begins nor in a slot."""
-        unwritten = self._index.is_pending(block) or block in self._copied
-        return unwritten and not self.host.has_image(block)
 
     def _grow(self, table: list[BlockId], num_tokens: int) -> None:
         missing = self._blocks.blocks_for(num_tokens) - len(table)

@@ -1,15 +1,17 @@
 """The pool and what lies below it as one: blocks go down when they are evicted and come back up.
 
-Knows no requests and no tables: only blocks, slots and hashes.
+Knows of requests only that they have blocks or slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from octavo.engine.block_manager import BlockId, BlockManager
 from octavo.engine.hash_index import HashIndex
 from octavo.engine.host_tier import Entry, HostTier
+from octavo.engine.request import RequestId
 from octavo.engine.tier_events import TierEvents
 from octavo.v1.block_hash import BlockHash
 
@@ -60,6 +62,53 @@ class Tiers:
             self._host.hold(slot)
             slots.append(slot)
         return slots
+
+    def swap_out(
+        self, tables: Mapping[RequestId, Sequence[BlockId]], copied: Container[BlockId]
+    ) -> bool:
+        """Gives requests slots with the content of their blocks, which stay theirs.
+
+        Args:
+            tables: blocks of each request.
+            copied: targets of the step's copies.
+
+        Returns:
+            False, with nothing changed, without room or if a block's content is neither there when
+            the step begins nor in a slot.
+        """
+        for block in itertools.chain(*tables.values()):
+            unwritten = self._index.is_pending(block) or block in copied
+            if unwritten and not self._host.has_image(block):
+                return False
+        return self._host.swap_out(
+            {i: [(b, self._index.entry(b)) for b in blocks] for i, blocks in tables.items()}
+        )
+
+    def swap_in(
+        self, request_id: RequestId, hits: Sequence[BlockId], restored: dict[BlockId, BlockId]
+    ) -> list[BlockId]:
+        """Ends a swap and returns the blocks of what was swapped, in order.
+
+        Args:
+            request_id: whose.
+            hits: blocks that hold the first of it already.
+            restored: for each slot that others of its group have brought back, its block.
+        """
+        for block in hits:
+            self._blocks.share(block)
+        table = list(hits)
+        for slot in self._host.take_swapped(request_id)[len(hits) :]:
+            entry = self._host.entry(slot)
+            known = restored.get(slot)
+            if known is None and entry is not None:
+                known = self._index.find(entry[0])
+            if known is None:
+                known = self.restore(slot)
+            else:
+                self._blocks.share(known)
+            restored[slot] = known
+            table.append(known)
+        return table
 
     def clear(self) -> None:
         """Forgets all content of all tiers; nothing is in use."""
