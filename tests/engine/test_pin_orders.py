@@ -310,7 +310,7 @@ def _run(engine: Pinning, name: str, length: int, shared: int, fate: str) -> Non
 def _check(engine: Pinning, model: Model) -> None:
     listed = engine.listed()
     assert {p.pin_id for p in listed.pins} == model.kept.keys()
-    assert listed.pinned_blocks == engine.cache.num_held == len(model.blocks())
+    assert listed.pinned_blocks == len(engine.cache.held) == len(model.blocks())
     for _, kept in model.kept.values():
         request = generate([*kept, 1], max_tokens=1)
         ticket = engine.core.submit(request, None)

@@ -76,7 +76,7 @@ def test_pins_of_a_common_prefix_share_its_blocks_and_the_budget() -> None:
     first = driver.pin(common + prompt_of(16, 2))
     second = driver.pin(common + prompt_of(16, 3))
     assert first.blocks[:2] == second.blocks[:2]
-    assert driver.pins.num_blocks == driver.cache.num_held == 4
+    assert driver.pins.num_blocks == len(driver.cache.held) == 4
     driver.pins.drop(first)
     driver.check()
     assert driver.pins.num_blocks == 3
@@ -99,7 +99,7 @@ def test_what_does_not_fit_the_budget_is_refused_with_numbers() -> None:
 def test_a_promise_takes_its_part_of_the_budget_at_once() -> None:
     driver = Pinning(budget=4)
     driver.pins.promise(driver.compute(prompt_of(48, 1)), None, driver.now)
-    assert (driver.pins.num_blocks, driver.cache.num_held) == (3, 0)
+    assert (driver.pins.num_blocks, len(driver.cache.held)) == (3, 0)
     with pytest.raises(OctavoError):
         driver.pins.promise(driver.compute(prompt_of(48, 2)), None, driver.now)
 

@@ -329,34 +329,34 @@ def test_a_held_block_is_not_evicted_and_let_go_as_often_as_held() -> None:
     request = make_request(1, prompt)
     cache.compute(request)
     (hash_,) = request.block_hashes
-    block = cache.hold(hash_)
-    assert block == cache.hold(hash_) == cache.table(request)[0]
+    block = cache.held.hold(hash_)
+    assert block == cache.held.hold(hash_) == cache.table(request)[0]
     cache.release(request)
     cache.check_integrity()
-    assert cache.hold(hash_root(b"nothing")) is None
+    assert cache.held.hold(hash_root(b"nothing")) is None
     for id_ in range(2, 5):
         other = make_request(id_, prompt_of(40, seed=id_))
         cache.compute(other)
         cache.release(other)
     assert hit_tokens(cache, make_request(9, prompt)) == BLOCK
-    cache.let_go(block)
-    assert (cache.num_held, cache.num_available) == (1, 3)
-    cache.let_go(block)
-    assert (cache.num_held, cache.num_available) == (0, 4)
+    cache.held.let_go(block)
+    assert (len(cache.held), cache.num_available) == (1, 3)
+    cache.held.let_go(block)
+    assert (len(cache.held), cache.num_available) == (0, 4)
     with pytest.raises(IntegrityError, match="more often than held"):
-        cache.let_go(block)
+        cache.held.let_go(block)
 
 
 def test_20_reset_gives_up_held_blocks_unless_a_request_has_some() -> None:
     cache, prompt = Cache(), prompt_of(16)
     request = make_request(1, prompt)
     cache.compute(request)
-    assert cache.hold(request.block_hashes[0]) is not None
+    assert cache.held.hold(request.block_hashes[0]) is not None
     assert not cache.reset(), "the request has the held block, too"
     cache.release(request)
     assert cache.reset()
     cache.check_integrity()
-    assert (cache.num_held, cache.num_free) == (0, 16)
+    assert (len(cache.held), cache.num_free) == (0, 16)
 
 
 def test_first_block_of_a_prefix_has_no_parent_and_the_others_have() -> None:

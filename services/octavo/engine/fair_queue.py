@@ -48,8 +48,8 @@ class FairQueue:
         return sum(map(len, self._queues.values()))
 
     def __iter__(self) -> Iterator[Request]:
-        """Yields all requests, those of a key in their order, keys in none."""
-        for queue in self._queues.values():
+        """Yields all requests: those of the key that is next, in their order, then other keys'."""
+        for queue in sorted(self._queues.values(), key=self._rank):
             yield from queue
 
     def __contains__(self, request: Request) -> bool:

@@ -122,7 +122,7 @@ class Pins:
             Whether the pin is whole: not so when a block is not in the cache (any more).
         """
         while not pin.is_whole:
-            block = self._cache.hold(pin.hashes[len(pin.blocks)])
+            block = self._cache.held.hold(pin.hashes[len(pin.blocks)])
             if block is None:
                 return False
             pin.blocks.append(block)
@@ -143,7 +143,7 @@ class Pins:
         """
         for pin in [p for p in self if p.expires <= now]:
             self.drop(pin)
-        if spoiled := self._cache.drain_spoiled():
+        if spoiled := self._cache.held.drain_spoiled():
             for pin in self:
                 bad = (i for i, block in enumerate(pin.blocks) if block in spoiled)
                 self._cut(pin, next(bad, len(pin.blocks)))
@@ -160,7 +160,7 @@ class Pins:
     def check_integrity(self) -> None:
         """Raises IntegrityError unless the cache counts the references that pins hold."""
         held = Counter(block for pin in self for block in pin.blocks)
-        check(held == self._cache.held, "pins hold other blocks than the cache counts")
+        check(held == self._cache.held.references, "pins hold other blocks than the cache counts")
         promised = Counter(h for pin in self for h in pin.hashes)
         check(promised == self._promised, "the count of promised blocks is wrong")
         check(self.num_blocks <= self.budget, "pins have more than their budget")
@@ -171,4 +171,4 @@ class Pins:
 
     def _cut(self, pin: Pin, length: int) -> None:
         while len(pin.blocks) > length:
-            self._cache.let_go(pin.blocks.pop())
+            self._cache.held.let_go(pin.blocks.pop())

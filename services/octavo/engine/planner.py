@@ -176,8 +176,10 @@ class Planner:
 
     def _next(self, plan: _Plan) -> Request | None:
         """Returns the first waiting request whose blocks are not just coming from disk."""
-        waiting = self._roster.waiting
-        return next((r for r in waiting if not self._cache.is_loading(r, plan.now)), None)
+        waiting, loading = self._roster.waiting, self._cache.is_loading
+        if not waiting or not loading(waiting.head, plan.now):
+            return waiting.head if waiting else None
+        return next((r for r in waiting if not loading(r, plan.now)), None)
 
     def _remaining(self, plan: _Plan, request: Request) -> int:
         """Returns the tokens that the request can compute in this step if it is alone."""
@@ -328,7 +330,7 @@ class Planner:
             NEVER_FITS,
             param="prompt",
             needed=self._cache.blocks_for(request.num_tokens),
-            total=self._cache.num_allocatable - self._cache.num_held,
+            total=self._cache.num_allocatable - len(self._cache.held),
         )
         self._roster.reject(request, error)
         plan.victims.clear()  # the pool is empty, so nothing speaks against their return

@@ -14,10 +14,11 @@ from itertools import islice
 
 from octavo.engine.block_manager import NULL_BLOCK, BlockId, BlockManager, check
 from octavo.engine.hash_index import NO_PARENT, HashIndex
+from octavo.engine.held_blocks import HeldBlocks
 from octavo.engine.host_tier import HostTier
 from octavo.engine.request import Request, RequestId, Status
 from octavo.engine.tiers import Tiers
-from octavo.v1.block_hash import BlockHash, hash_block
+from octavo.v1.block_hash import BlockHash
 
 Copy = tuple[BlockId, BlockId]
 """(from, to): to be done before the step's rows."""
@@ -43,8 +44,9 @@ class PrefixCache:
         """Tokens that were found in the host tier only."""
         self.preempted_hits = 0
         """Tokens that resumed requests found; no measure of how well the cache serves callers."""
+        self.enabled = enabled
+        """Whether anything is ever hit."""
         self._blocks = blocks
-        self._enabled = enabled
         self.host = HostTier(0) if host is None else host
         self._index = HashIndex()
         self._tiers = Tiers(blocks, self._index, self.host)
@@ -52,14 +54,7 @@ class PrefixCache:
         # References that the step's copies hold on their sources until the step has ended.
         self._pinned: Counter[BlockId] = Counter()
         self._copied: set[BlockId] = set()  # targets of the step's copies
-        self.held: Counter[BlockId] = Counter()
-        """References that keep blocks from eviction though no request has them."""
-        self._spoiled: set[BlockId] = set()
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything is ever hit."""
-        return self._enabled
+        self.held = HeldBlocks(blocks, self._index)
 
     @property
     def block_tokens(self) -> int:
@@ -87,11 +82,6 @@ class PrefixCache:
         return self._blocks.num_kept_free
 
     @property
-    def num_held(self) -> int:
-        """Blocks that are kept from eviction, in use by requests or not."""
-        return len(self.held)
-
-    @property
     def num_tables(self) -> int:
         """Requests that have blocks."""
         return len(self._tables)
@@ -106,12 +96,8 @@ class PrefixCache:
 
     def extend_hashes(self, request: Request) -> None:
         """Hashes the full blocks of the request's tokens that have no hash yet."""
-        size, chain = self.block_tokens, request.block_hashes
-        if not self._enabled:
-            return
-        for i in range(len(chain), request.num_tokens // size):
-            parent = chain[-1] if chain else request.hash_root
-            chain.append(hash_block(parent, request.tokens(i * size, (i + 1) * size)))
+        if self.enabled:
+            request.extend_hashes(self.block_tokens)
 
     def match(self, request: Request) -> list[BlockId]:
         """Returns the blocks that already hold the request's longest prefix known to the pool.
@@ -120,7 +106,7 @@ class PrefixCache:
         token is left to compute, for its logits; nothing is counted or touched, so a request that
         stays in the queue may ask again.
         """
-        if not self._enabled or not request.reads_cache:
+        if not self.enabled or not request.reads_cache:
             return []
         self.extend_hashes(request)
         found: list[BlockId] = []
@@ -155,7 +141,7 @@ class PrefixCache:
         self.discard(request)
         for block in hits:
             self._blocks.share(block)
-        reads = self._enabled and request.reads_cache
+        reads = self.enabled and request.reads_cache
         beyond = islice(self._usable(request), len(hits), None) if reads else ()
         slots = self._tiers.hold_hits(beyond)
         table = self._tables[request.id] = list(hits)
@@ -267,38 +253,6 @@ class PrefixCache:
         for block in reversed(self._tables.pop(request.id)):
             self._blocks.release(block)
 
-    def hold(self, hash_: BlockHash) -> BlockId | None:
-        """Keeps a block with this content from eviction and returns it; None if there is none.
-
-        Each call is a reference of its own. Called when no step is in flight, so that what is found
-        is computed.
-        """
-        block = self._index.find(hash_)
-        if block is not None:
-            self._blocks.share(block)
-            self.held[block] += 1
-        return block
-
-    def let_go(self, block: BlockId) -> None:
-        """Takes back one `hold`."""
-        check(self.held[block] > 0, f"block {block} is let go more often than held")
-        self.held[block] -= 1
-        if not self.held[block]:
-            del self.held[block]
-        self._blocks.release(block)
-
-    def drain_spoiled(self) -> set[BlockId]:
-        """Returns the held blocks that can be hit no more, since the last call."""
-        spoiled, self._spoiled = self._spoiled, set()
-        return spoiled
-
-    def count_written(self, request: Request) -> None:
-        """Notes how many of its prompt tokens the request has computed and left hittable."""
-        if self._enabled:
-            done = min(request.num_computed, len(request.prompt_ids))
-            full = done - done % self.block_tokens
-            request.num_written = max(request.num_written, full - request.num_cached)
-
     def swap_out(self, requests: Sequence[Request]) -> bool:
         """Moves what requests have computed to the host, and gives up their blocks.
 
@@ -332,7 +286,7 @@ class PrefixCache:
     def is_loading(self, request: Request, now: float) -> bool:
         """Tells whether a waiting request's blocks are coming from disk; asks for them once."""
         disk, swapped = self.host.disk, self.is_swapped(request.holders[0])
-        if disk is None or swapped or not self._enabled or not request.reads_cache:
+        if disk is None or swapped or not self.enabled or not request.reads_cache:
             return False
         if not disk.has_asked(request.id):
             hits = len(self.match(request))
@@ -354,8 +308,7 @@ class PrefixCache:
                 if block in self._index:
                     self._index.remove(block)
                     self._blocks.forget(block)
-                    if block in self.held:
-                        self._spoiled.add(block)
+                    self.held.spoil(block)
             for hash_ in islice(request.block_hashes, len(table)):
                 self.host.forget(hash_)
         self._index.publish()
@@ -379,12 +332,9 @@ class PrefixCache:
         Returns:
             False, and nothing has changed, while a request has blocks or is swapped out.
         """
-        if self._tables or self._blocks.num_used > self.num_held or self.host.has_swapped:
+        if self._tables or self._blocks.num_used > len(self.held) or self.host.has_swapped:
             return False
-        for block in self.held.elements():
-            self._blocks.release(block)
         self.held.clear()
-        self._spoiled.clear()
         self._tiers.clear()
         return True
 
@@ -403,7 +353,7 @@ class PrefixCache:
         self.host.check_integrity()
         both = [i for i in self._tables if self.host.is_swapped(i)]
         check(not both, f"requests {both} have blocks and are swapped out")
-        references = self._pinned + self.held
+        references = self._pinned + self.held.references
         for request_id, table in self._tables.items():
             check(len(table) == len(set(table)), f"request {request_id} has a block twice")
             references.update(table)
@@ -426,7 +376,7 @@ class PrefixCache:
     def _register(self, request: Request, end: int) -> None:
         """Gives a pending hash to each block that [num_computed, end) completes."""
         first, stop = request.num_computed // self.block_tokens, end // self.block_tokens
-        if first == stop or not self._enabled:
+        if first == stop or not self.enabled:
             return
         self.extend_hashes(request)
         table, chain = self._tables[request.id], request.block_hashes

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NewType
 
 from octavo.engine.beam_search import BeamSearch
-from octavo.v1.block_hash import BlockHash
+from octavo.v1.block_hash import BlockHash, hash_block
 
 RequestId = NewType("RequestId", int)
 """The engine's own number of a choice; callers' ids are labels and never keys."""
@@ -180,6 +180,20 @@ class Request:
     def reads_cache(self) -> bool:
         """Prompt logprobs need every position computed, so such a request only writes the cache."""
         return self.prompt_logprobs is None
+
+    def extend_hashes(self, block_tokens: int) -> None:
+        """Hashes the full blocks of its tokens that have no hash yet."""
+        chain = self.block_hashes
+        size = block_tokens
+        for start in range(len(chain) * size, self.num_tokens - size + 1, size):
+            parent = chain[-1] if chain else self.hash_root
+            chain.append(hash_block(parent, self.tokens(start, start + size)))
+
+    def count_written(self, block_tokens: int) -> None:
+        """Notes how many of its prompt tokens it has computed and left hittable."""
+        done = min(self.num_computed, len(self.prompt_ids))
+        full = done - done % block_tokens
+        self.num_written = max(self.num_written, full - self.num_cached)
 
     def tokens(self, start: int, stop: int) -> list[int]:
         """Returns the ids at positions [start, stop) of prompt + output."""

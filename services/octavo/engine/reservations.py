@@ -73,7 +73,7 @@ class Reservations:
 
     def _fits_as_group(self, request: Request) -> bool:
         own = self._cache.blocks_for(self._longest(request))
-        held = self._cache.num_held
+        held = len(self._cache.held)
         return own + self._of_siblings(request) <= self._cache.num_allocatable - held
 
     def _open(self, request: Request, as_group: bool) -> int:
@@ -87,7 +87,7 @@ class Reservations:
     def _longest(self, request: Request) -> int:
         """Returns the positions that the request has at most; its last token needs none."""
         at_most = len(request.prompt_ids) + max(request.stop.max_tokens - 1, 0)
-        pool = (self._cache.num_allocatable - self._cache.num_held) * self._cache.block_tokens
+        pool = (self._cache.num_allocatable - len(self._cache.held)) * self._cache.block_tokens
         return max(min(at_most, pool), request.num_tokens)
 
     def _of_siblings(self, request: Request) -> int:

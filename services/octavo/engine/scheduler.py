@@ -229,8 +229,8 @@ class Scheduler:
             request.num_computed = row.start + len(row.token_ids)
             if request.id in poisoned:
                 request.num_written = 0
-            else:
-                self.cache.count_written(request)
+            elif self.cache.enabled:
+                request.count_written(self.cache.block_tokens)
             if row.prompt_logprobs is not None:
                 last = len(request.prompt_ids) - 1
                 request.num_prompt_logprobs = min(request.num_computed, last)

@@ -261,7 +261,7 @@ class Stepper:
             total=self.core.model.capacity.num_blocks,
             free=bundle.load.free_blocks,
             cached_free=bundle.load.cached_free_blocks,
-            pinned=cache.num_held,
+            pinned=len(cache.held),
             queries=cache.queries,
             hits=cache.hits,
             preempted_hits=cache.preempted_hits,
