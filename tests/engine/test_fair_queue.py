@@ -28,7 +28,7 @@ def test_who_was_served_least_is_next_then_who_came_first() -> None:
     a, b, c = (make_request(i, prompt_of(9), fairness_key=k) for i, k in enumerate("abc"))
     for request in (c, b, a):
         queue.add(request)
-    assert (queue.head, len(queue), list(queue)) == (a, 3, [c, b, a])
+    assert (queue.head, len(queue), list(queue)) == (a, 3, [a, b, c])
     queue.charge(row_of(a, 0, 4))
     assert queue.head is b
     queue.charge(row_of(b, 0, 3))
