@@ -51,6 +51,8 @@ def _value(schema: Manifest) -> st.SearchStrategy[Any]:
         )
     if schema.get("type") == "boolean":
         return st.booleans()
+    if schema.get("type") == "string":
+        return st.sampled_from(["/var/kv", "/kv-1/a.b_c"])
     return st.sampled_from(["4Gi", "1500m", 1024, "1e9", ".5G"])
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from octavo.operator import quantity
 from octavo.operator.kinds import Manifest
-from octavo.operator.structural import amount, choice, number, switch, whole
+from octavo.operator.structural import amount, choice, number, switch, text, whole
 
 _MANY: Final = 2**31
 
@@ -87,6 +87,28 @@ OPTIONS: Final = (
         field="kvBytes",
         setting="kv_bytes",
         schema=amount("Size of the KV cache instead, such as 4Gi."),
+    ),
+    Option(
+        field="hostCacheBytes",
+        setting="host_cache_bytes",
+        schema=amount("Host memory for evicted KV blocks and swapped requests, such as 8Gi."),
+    ),
+    Option(
+        field="diskCacheDir",
+        setting="disk_cache_dir",
+        schema=text(
+            "Folder for KV blocks that host memory evicts.", pattern=r"(/[A-Za-z0-9._-]+)+"
+        ),
+    ),
+    Option(
+        field="diskCacheBytes",
+        setting="disk_cache_bytes",
+        schema=amount("Size of the blocks in that folder, such as 50Gi."),
+    ),
+    Option(
+        field="preemptionMode",
+        setting="preemption_mode",
+        schema=choice("What becomes of preempted requests.", "auto", "swap", "recompute"),
     ),
     Option(
         field="prefixCaching",
