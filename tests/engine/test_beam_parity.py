@@ -97,7 +97,7 @@ PROMPTS = [
         *((0, 2, 6, penalty, early) for penalty, early in zip((2.0, 1.0, 0.0), EARLY, strict=True)),
     ],
 )
-def test_smollm2_finds_the_sequences_that_transformers_finds(
+def test_24_smollm2_finds_the_sequences_that_transformers_finds(
     reference: Reference, text: int, width: int, length: int, penalty: float, early: bool | str
 ) -> None:
     """Semantics 24."""
@@ -127,7 +127,7 @@ def tiny_core(eos: Sequence[int], num_blocks: int = 256) -> EngineCore:
 @pytest.mark.parametrize("early", EARLY)
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("num_eos", [0, 1, 12])
-def test_long_searches_with_many_ends_find_what_transformers_finds(
+def test_24_long_searches_with_many_ends_find_what_transformers_finds(
     num_eos: int, penalty: float, early: bool | str
 ) -> None:
     """Semantics 24, with ends in most steps."""
@@ -140,7 +140,7 @@ def test_long_searches_with_many_ends_find_what_transformers_finds(
     assert ours(tiny_core(eos), prompt, **how) == wanted  # type: ignore[arg-type]
 
 
-def test_a_preempted_search_finds_what_transformers_finds() -> None:
+def test_25_a_preempted_search_finds_what_transformers_finds() -> None:
     """Semantics 25: recomputed beams have the same bits."""
     model, prompt = tiny()[0].model, list(range(40))
     wanted = theirs(model, prompt, width=4, penalty=1.0, early="never", length=50, eos=[])

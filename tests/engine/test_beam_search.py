@@ -87,7 +87,7 @@ def run(model: Distribution, how: BeamParams) -> list[Hypothesis]:
         early_stopping=st.sampled_from(EarlyStopping),
     ),
 )
-def test_search_finds_what_a_naive_one_finds(
+def test_24_search_finds_what_a_naive_one_finds(
     seed: int, vocab: int, impossible: int, how: BeamParams
 ) -> None:
     """Semantics 24."""

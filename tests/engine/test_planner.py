@@ -309,7 +309,7 @@ def test_copies_of_a_fork_are_in_the_step() -> None:
     driver.assert_idle()
 
 
-def test_fork_at_a_block_boundary_copies_nothing() -> None:
+def test_23_fork_at_a_block_boundary_copies_nothing() -> None:
     driver = Driver()
     driver.add(make_request(1, prompt_of(2 * BLOCK), n=3))
     driver.step()
@@ -390,7 +390,7 @@ def test_all_beams_get_a_row_in_one_step_and_a_prefill_leaves_room_for_them() ->
     assert rows_of(driver.plan()) == [(1, 29, 29), *((id_, 11, 1) for id_ in ids)]
 
 
-def test_room_is_made_for_all_beams_or_for_none() -> None:
+def test_25_room_is_made_for_all_beams_or_for_none() -> None:
     """Semantics 25: a group that lacks one block goes as a whole."""
     driver = Driver(num_blocks=6, prefix_caching=False)
     carrier, beams = make_search(20, prompt_of(BLOCK - 1), arrival=9.0)

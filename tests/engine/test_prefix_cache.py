@@ -238,7 +238,7 @@ def test_20_reset_is_refused_while_a_block_is_in_use() -> None:
     assert cache.num_free == 16
 
 
-def test_fork_moves_no_bytes_and_full_blocks_stay_shared() -> None:
+def test_21_fork_moves_no_bytes_and_full_blocks_stay_shared() -> None:
     """Semantics 21."""
     cache = Cache()
     parent, child = make_request(1, prompt_of(40)), make_request(2, prompt_of(40))
@@ -251,7 +251,7 @@ def test_fork_moves_no_bytes_and_full_blocks_stay_shared() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
-def test_n_choices_copy_the_partial_block_n_minus_one_times(n: int) -> None:
+def test_23_n_choices_copy_the_partial_block_n_minus_one_times(n: int) -> None:
     """Semantics 22, 23: the last owner writes in place, full blocks are never copied."""
     cache = Cache()
     choices = [make_request(i, prompt_of(40)) for i in range(n)]
@@ -273,7 +273,7 @@ def test_n_choices_copy_the_partial_block_n_minus_one_times(n: int) -> None:
     assert len({tuple(cache.table(c)[:2]) for c in choices}) == 1
 
 
-def test_source_of_a_copy_stays_referenced_until_the_step_has_ended() -> None:
+def test_22_source_of_a_copy_stays_referenced_until_the_step_has_ended() -> None:
     """Semantics 22: even if its last owner goes before the copy has run."""
     cache = Cache(num_blocks=4)
     parent, child = make_request(1, prompt_of(20)), make_request(2, prompt_of(20))
@@ -292,7 +292,7 @@ def test_source_of_a_copy_stays_referenced_until_the_step_has_ended() -> None:
     assert source in cache.blocks.free_queue()
 
 
-def test_block_with_a_hash_is_not_written() -> None:
+def test_22_block_with_a_hash_is_not_written() -> None:
     """Semantics 22."""
     cache = Cache()
     request = make_request(1, prompt_of(32))

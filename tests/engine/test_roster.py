@@ -172,7 +172,7 @@ def test_beams_take_the_blocks_of_their_carrier_and_go_with_it(cache: PrefixCach
     assert roster.requests == {}
 
 
-def test_next_beams_are_their_parents_or_forks_of_them(cache: PrefixCache) -> None:
+def test_24_next_beams_are_their_parents_or_forks_of_them(cache: PrefixCache) -> None:
     roster = Roster(cache)
     carrier, beams = make_search(20, prompt_of(20))
     roster.add(carrier, 0.0)

@@ -168,7 +168,7 @@ def test_siblings_expire_on_their_own_once_forked() -> None:
     assert driver.scheduler.expire(9.0) == [group, sibling]
 
 
-def test_only_one_step_is_in_flight() -> None:
+def test_39_only_one_step_is_in_flight() -> None:
     driver = Driver()
     request = make_request(1, prompt_of(5))
     driver.add(request)
@@ -239,7 +239,7 @@ def test_group_computes_its_prompt_once_and_each_choice_is_itself() -> None:
     driver.assert_idle()
 
 
-def test_group_preempted_in_its_prompt_starts_over_as_a_group() -> None:
+def test_25_group_preempted_in_its_prompt_starts_over_as_a_group() -> None:
     """Semantics 25."""
     driver = Driver(max_num_seqs=3, max_batched_tokens=32)
     group = make_request(1, prompt_of(50), n=3, priority=5)

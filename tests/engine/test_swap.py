@@ -55,7 +55,7 @@ def prefix_hashes(request: Request, blocks: int) -> list[BlockHash]:
     return request.block_hashes[:blocks]
 
 
-def test_an_evicted_prefix_comes_back_from_the_host_without_being_computed() -> None:
+def test_05_an_evicted_prefix_comes_back_from_the_host_without_being_computed() -> None:
     """Semantics 5, 7: the walk goes on below the pool, and the last block is computed anew."""
     driver = Driver(num_blocks=6, host_slots=16)
     serve(driver, make_request(1, prompt_of(64, 1)))
@@ -68,7 +68,7 @@ def test_an_evicted_prefix_comes_back_from_the_host_without_being_computed() -> 
     driver.assert_idle()
 
 
-def test_hits_of_the_pool_come_first_and_those_of_the_host_follow() -> None:
+def test_05_hits_of_the_pool_come_first_and_those_of_the_host_follow() -> None:
     """Semantics 5, 13: a chain loses its tail first, so the tail is what the host has."""
     driver = Driver(num_blocks=6, host_slots=16)
     serve(driver, make_request(1, prompt_of(64, 1)))
@@ -157,7 +157,7 @@ def test_reset_clears_the_host_and_is_refused_while_a_request_is_swapped_out() -
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False])
-def test_who_was_swapped_goes_on_without_computing_anything_twice(prefix_caching: bool) -> None:
+def test_34_who_was_swapped_goes_on_without_computing_anything_twice(prefix_caching: bool) -> None:
     """Semantics 34, with the content kept."""
     driver = Driver(num_blocks=9, host_slots=16, prefix_caching=prefix_caching, preemption=SWAP)
     requests = [make_request(i, prompt_of(40, i), max_tokens=40) for i in (1, 2, 3)]
@@ -261,7 +261,7 @@ def test_who_was_swapped_early_takes_what_others_have_computed_since() -> None:
     assert not cache.is_swapped(second)
 
 
-def test_forks_that_are_swapped_together_share_slots_and_get_shared_blocks_back() -> None:
+def test_25_forks_that_are_swapped_together_share_slots_and_get_shared_blocks_back() -> None:
     """Decided for groups that are preempted as one; semantics 21, 25."""
     driver = Driver(num_blocks=16, host_slots=16)
     group = make_request(1, prompt_of(40), n=3, max_tokens=8)
@@ -361,7 +361,7 @@ def answers(num_blocks: int, host_slots: int, lengths: list[int]) -> tuple[Drive
     num_blocks=st.integers(8, 11),
     host_slots=st.integers(6, 24),
 )
-def test_tokens_are_the_same_bits_with_and_without_swaps(
+def test_34_tokens_are_the_same_bits_with_and_without_swaps(
     lengths: list[int], num_blocks: int, host_slots: int
 ) -> None:
     """Semantics 34, 47 on a real model: what comes back is what went out."""
