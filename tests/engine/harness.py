@@ -8,14 +8,18 @@ from collections.abc import Callable, Sequence
 
 import tokenizers
 from prometheus_client import CollectorRegistry
+from tests.engine.fake_disk import FakeDisk
 from tests.fakes import BLOCK, BYTE_VOCAB, EOS, FakeRunner, byte_tokenizer_json
 
 from octavo.engine.block_manager import BlockManager
 from octavo.engine.core import EngineCore, Ticket
 from octavo.engine.detokenizer import Detokenizer
+from octavo.engine.disk_tier import DiskTier
+from octavo.engine.host_tier import HostTier
 from octavo.engine.intake import Model
 from octavo.engine.metrics import EngineMetrics
 from octavo.engine.policy import Policy
+from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.prompt import PromptEncoder
 from octavo.engine.request import Request
@@ -61,12 +65,21 @@ class Engine:
         scheduling_policy: Policy = "priority",
         max_preemptions: int = 3,
         max_output_tokens: int = 0,
+        ageing_s_per_token: float = 0.01,
+        host_slots: int = 0,
+        disk: FakeDisk | None = None,
+        preemption: Preemption | None = None,
         runner: FakeRunner | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.runner = runner or FakeRunner()
         ticks = itertools.count()
-        self.cache = PrefixCache(BlockManager(num_blocks + 1, BLOCK), enabled=prefix_caching)
+        tier = None if disk is None else DiskTier(disk, 50, [])
+        self.cache = PrefixCache(
+            BlockManager(num_blocks + 1, BLOCK),
+            enabled=prefix_caching,
+            host=HostTier(host_slots, disk=tier, pages=self.runner),
+        )
         self.scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=max_num_seqs,
@@ -77,8 +90,10 @@ class Engine:
                 max_queued_tokens=1_000_000,
                 scheduling_policy=scheduling_policy,
                 max_preemptions=max_preemptions,
+                ageing_s_per_token=ageing_s_per_token,
             ),
             self.cache,
+            preemption,
         )
         capacity = Capacity(
             vocab_size=BYTE_VOCAB,

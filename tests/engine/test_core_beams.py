@@ -16,6 +16,7 @@ from tests.fakes import BLOCK, EOS, FakeRunner, expected_output, next_logprobs
 from octavo.engine.batch import StepInput
 from octavo.engine.beam_search import BeamParams, EarlyStopping
 from octavo.engine.core import Ticket
+from octavo.engine.preemption import Preemption, PreemptionMode
 from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.errors import REQUEST_FAILED
 
@@ -291,4 +292,53 @@ def test_preempted_search_is_counted_once_and_starts_from_the_prompt() -> None:
     proto = beam(prompt_of(40), 4, max_tokens=40)
     assert found(engine, low) == wanted(proto, EOS + 100)
     assert engine.ids(high) == expected_output(prompt_of(200, 1), 1, 60)
+    engine.assert_idle()
+
+
+def test_25_swapped_search_goes_on_where_it_was_and_its_beams_share_again() -> None:
+    engine = Engine(num_blocks=20, host_slots=40, preemption=Preemption(mode=PreemptionMode.SWAP))
+    low = engine.submit(beam(prompt_of(40), 4, ignore_eos=True, max_tokens=40, priority=1))
+    for _ in range(20):
+        engine.step()
+    held = engine.cache.num_allocatable - engine.cache.num_available
+    prompt = prompt_of(200, 1)
+    high = engine.submit(generate(prompt, seed=1, max_tokens=60, request_id="h"))
+    while engine.core.num_open > 4:
+        engine.step()
+        if engine.scheduler.num_swaps and engine.scheduler.num_waiting:
+            assert engine.cache.host.counts().used == held, "a shared block has one slot"
+    engine.run()
+    usage = engine.last(low, 3).usage
+    assert (usage.preemptions, usage.swaps) == (1, 1)
+    computed = sum(step.num_tokens for step in engine.runner.steps)
+    assert computed == 40 + 4 * 39 + 200 + 59, "nothing twice"
+    assert found(engine, low) == wanted(beam(prompt_of(40), 4, max_tokens=40), EOS + 100)
+    assert engine.ids(high) == expected_output(prompt, 1, 60)
+    engine.assert_idle()
+
+
+def test_search_whose_swap_fails_begins_again() -> None:
+    broken: list[int] = []
+
+    def break_swap(step: StepInput) -> None:
+        if step.offloads and not broken:
+            broken.append(1)
+            raise RuntimeError("broken")
+
+    engine = Engine(
+        num_blocks=20,
+        host_slots=40,
+        prefix_caching=False,
+        preemption=Preemption(mode=PreemptionMode.SWAP),
+        runner=FakeRunner(before=break_swap),
+    )
+    low = engine.submit(beam(prompt_of(40), 4, ignore_eos=True, max_tokens=40, priority=1))
+    for _ in range(20):
+        engine.step()
+    first, second = prompt_of(100, 1), prompt_of(90, 2)
+    for i, prompt in enumerate((first, second)):
+        engine.submit(generate(prompt, seed=i, max_tokens=40, request_id=str(i)))
+    engine.run()
+    assert broken
+    assert found(engine, low) == wanted(beam(prompt_of(40), 4, max_tokens=40), EOS + 100)
     engine.assert_idle()
