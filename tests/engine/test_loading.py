@@ -158,6 +158,15 @@ def test_a_disk_tier_without_a_host_tier_or_a_usable_folder_is_refused(
     with pytest.raises(OctavoError, match="needs --host-cache-bytes") as error:
         load(EngineConfig(model=str(folder), disk_cache_dir=str(tmp_path)))
     assert error.value.kind.name == "bad_setting"
+    with pytest.raises(OctavoError, match="and --prefix-caching"):
+        load(
+            EngineConfig(
+                model=str(folder),
+                host_cache_bytes=300_000,
+                disk_cache_dir=str(tmp_path),
+                prefix_caching=False,
+            )
+        )
     file = tmp_path / "file"
     file.write_text("no folder")
     config = EngineConfig(

@@ -101,7 +101,8 @@ class EngineConfig:
     disk_cache_dir: str = setting(
         "",
         "Folder for blocks that host memory evicts; they outlive the engine, and hold what prompts "
-        "were made of, so only its user can read it. Needs --host-cache-bytes. Empty has none.",
+        "were made of, so only its user can read it. Needs --host-cache-bytes and "
+        "--prefix-caching. Empty has none.",
     )
     disk_cache_bytes: int = setting(
         10_000_000_000,

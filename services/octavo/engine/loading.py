@@ -114,8 +114,8 @@ class Loading:
     def run(self) -> LoadedEngine:
         """Loads the model and warms it up; raises OctavoError with the catalogue's reason."""
         config = self._config
-        if config.disk_cache_dir and not config.host_cache_bytes:
-            raise _bad_disk(config, "it needs --host-cache-bytes")
+        if config.disk_cache_dir and not (config.host_cache_bytes and config.prefix_caching):
+            raise _bad_disk(config, "it needs --host-cache-bytes and --prefix-caching")
         torch.set_num_threads(config.threads or available_cores())
         checkpoint = self._stage("model", self._open)
         failpoint("engine.load")
