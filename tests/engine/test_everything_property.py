@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import event, given, settings
@@ -148,7 +149,7 @@ class World:
 
     def submit(self, number: int, ask: Ask) -> None:
         prompt = [(ask.family * 7919 + i * 31) % 256 for i in range(ask.length)]
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "n": ask.width,
             "max_tokens": ask.max_tokens,
             "request_id": str(number),
