@@ -7,6 +7,7 @@ import sys
 from types import FrameType
 
 import pytest
+import structlog
 from tests.cluster.fixture import (  # noqa: F401  (fixtures, and the hook that builds for them)
     cluster,
     control_plane,
@@ -16,6 +17,11 @@ from tests.cluster.fixture import (  # noqa: F401  (fixtures, and the hook that 
 )
 from tests.parallel import FilesAndClusters
 from xdist.scheduler import LoadScopeScheduling
+
+# What fails on purpose is logged thousands of times; rich tracebacks take longer than all else.
+structlog.configure(
+    processors=[structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+)
 
 # The reference implementations wait as the engine does: see docs/performance.md.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")

@@ -68,11 +68,16 @@ def test_two_releases_of_two_namespaces_serve_side_by_side(
 
 
 def test_an_upgrade_from_the_previous_version_under_load_fails_nothing(second: Service) -> None:
-    engines, gateways = second.names(), second.platform.pods("gateway")
-    Questions(second.platform).during(lambda: second.platform.install(SECOND))
+    """All pods of the release are replaced, as by new images."""
+    release, engines = second.platform, second.names()
+    parts = ("operator", "gateway")
+    before = {pod["metadata"]["uid"] for part in parts for pod in release.pods(part)}
+    marked: Object = {part: {"podAnnotations": {"marked": "new"}} for part in parts}
+    values = SECOND | {part: SECOND.get(part, {}) | marked[part] for part in parts}
+    Questions(release).during(lambda: release.install(values))
     assert second.names() == engines
-    labels = second.platform.pods("gateway")[0]["metadata"]["labels"]
-    assert labels != gateways[0]["metadata"]["labels"]
+    assert before.isdisjoint(p["metadata"]["uid"] for part in parts for p in release.pods(part))
+    assert f'"chart":"octavo-{VERSION}"' in release.helm("list", "--output", "json")
 
 
 def test_uninstalled_they_leave_nothing_but_resources_unless_told_to_take_them(

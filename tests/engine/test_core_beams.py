@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 from tests.engine import beam_reference
 from tests.engine.harness import Engine, generate
 from tests.fakes import BLOCK, EOS, FakeRunner, expected_output, next_logprobs
@@ -28,13 +27,6 @@ EARLY = {
     EarlyStopping.WHEN_FULL: engine_pb2.EARLY_STOPPING_WHEN_FULL,
     EarlyStopping.NEVER: engine_pb2.EARLY_STOPPING_NEVER,
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_tracebacks() -> Iterator[None]:
-    """A rendered traceback takes longer than all else."""
-    with capture_logs():
-        yield
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:

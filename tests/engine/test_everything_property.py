@@ -7,14 +7,11 @@ early, and nothing stays in use.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Engine, generate
 from tests.engine.test_core_beams import beam, found, wanted
@@ -30,13 +27,6 @@ from octavo.v1.errors import NEVER_FITS, OctavoError
 STEPS = 10_000
 """Of all examples together, at least."""
 ERROR = common_pb2.FINISH_REASON_ERROR
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_tracebacks() -> Iterator[None]:
-    """A rendered traceback takes longer than all else."""
-    with capture_logs():
-        yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +193,7 @@ def test_17_whatever_is_mixed_every_request_ends_and_nothing_stays_in_use() -> N
     """Semantics 17 to 39, with integrity checked after each step."""
     total: Counter[str] = Counter()
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=250, deadline=None)
     @given(asks=ASKS, sizes=SIZES)
     def one(asks: list[Ask], sizes: Sizes) -> None:
         world = World(sizes)
@@ -218,8 +208,7 @@ def test_17_whatever_is_mixed_every_request_ends_and_nothing_stays_in_use() -> N
         total["swaps"] += scheduler.num_swaps
         total["recomputed"] += scheduler.num_preemptions - scheduler.num_swaps
         total["restored"] += counts.restored
-        total["read"] += counts.read
 
     one()
     assert total["steps"] >= STEPS, total
-    assert all(total[what] for what in ("swaps", "recomputed", "restored", "read")), total
+    assert all(total[what] for what in ("swaps", "recomputed", "restored")), total

@@ -131,9 +131,9 @@ def cancel_is_ignored(original: Any) -> Any:
 
 @mutant(MUTANTS, Stepper, "_handle", "E4")
 def lost_session_goes_on(original: Any) -> Any:
-    def handle(self: Stepper, command: Any, bundle: Any) -> None:
+    def handle(self: Stepper, command: Any, bundle: Any, now: float) -> None:
         if not isinstance(command, CancelAll) or command.sink is None:
-            original(self, command, bundle)
+            original(self, command, bundle, now)
 
     return handle
 
