@@ -41,6 +41,8 @@ def _problems(value: Any, schema: Manifest, path: str) -> Iterator[str]:
     elif isinstance(value, list):
         if len(value) > schema["maxItems"]:
             yield f"{path}: too many"
+        if len(value) < schema.get("minItems", 0):
+            yield f"{path}: too few"
         for index, entry in enumerate(value):
             yield from _problems(entry, schema["items"], f"{path}[{index}]")
     elif isinstance(value, dict):
