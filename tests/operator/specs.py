@@ -123,6 +123,8 @@ def specs(draw: st.DrawFn, uris: st.SearchStrategy[str] = FEW_URIS) -> dict[str,
         spec["cache"]["volume"] = {"size": draw(st.sampled_from(["20Gi", "30Gi", 10**10]))}
         if draw(st.booleans()):
             model["revision"] = draw(st.sampled_from(["main", "v1"]))
+    if spec["cache"].keys() & {"disk", "pinnedPrefixes"}:
+        spec["engine"].get("options", {}).pop("prefixCaching", None)
     if (replicas := draw(st.none() | st.integers(0, 3))) is not None:
         spec["replicas"] = replicas
     if draw(st.booleans()):

@@ -65,6 +65,49 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         resource(model=CLAIM | {"revision": "v1"}),
         "only hf:// and s3:// models have a revision",
     ),
+    "no memory for the disk": (
+        resource(cache={"disk": {"size": "50Gi"}}),
+        "disk needs host: blocks come to the disk from there",
+    ),
+    "nothing of memory": (resource(cache={"host": "0Gi"}), "host must be above 0"),
+    "nothing of a disk": (
+        resource(cache={"host": "4Gi", "disk": {"size": 0}}),
+        "size of a disk must be above 0",
+    ),
+    "text and messages": (
+        resource(
+            cache={
+                "pinnedPrefixes": [{"text": "x", "messages": [{"role": "user", "content": "y"}]}]
+            }
+        ),
+        "a pinned prefix has either text or messages",
+    ),
+    "neither text nor messages": (
+        resource(cache={"pinnedPrefixes": [{"cacheSalt": "x"}]}),
+        "a pinned prefix has either text or messages",
+    ),
+    "too much to pin": (
+        resource(
+            cache={
+                "pinnedPrefixes": [
+                    {"text": "x" * 40_000},
+                    {"messages": [{"role": "user", "content": "ü" * 25_537}]},
+                ]
+            }
+        ),
+        "pinnedPrefixes have at most 65536 characters together",
+    ),
+    "pins without a cache": (
+        resource(
+            cache={"pinnedPrefixes": [{"text": "x"}]},
+            engine={"options": {"prefixCaching": False}},
+        ),
+        "need engine.options.prefixCaching, which is off",
+    ),
+    "a tier as an option": (
+        resource(engine={"options": {"hostCacheBytes": "4Gi"}}),
+        "unknown field",
+    ),
     "nothing could change": (
         resource(rollout={"maxSurge": "0%", "maxUnavailable": 0}),
         "maxSurge and maxUnavailable cannot both be 0",
@@ -228,6 +271,21 @@ SPECS: dict[str, Manifest] = {
             "podLabels": {"team": "x"},
             "podAnnotations": {"note": "x y"},
         },
+    },
+    "tiers": {
+        "replicas": 1,
+        "cache": {
+            "host": "1024Mi",
+            "disk": {"size": "2048Mi"},
+            "pinnedPrefixes": [
+                {"text": "x" * 40_000, "ttlSeconds": 60},
+                {"messages": [{"role": "user", "content": "ü" * 25_536}], "cacheSalt": "$(HOME)"},
+            ],
+        },
+    },
+    "own disks": {
+        "replicas": 1,
+        "cache": {"host": 2**30, "disk": {"size": "0.5Gi", "storageClassName": "fast"}},
     },
     "gpu": {"replicas": 1, "engine": {"device": "cuda"}},
     "scaled": {"autoscaling": {"minReplicas": 1, "maxReplicas": 2}},
