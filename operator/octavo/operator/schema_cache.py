@@ -33,7 +33,7 @@ def cache() -> Manifest:
         },
         rules=[
             rule(
-                "!has(self.host) || quantity(string(self.host)).sign() > 0",
+                "!has(self.host) || quantity(string(self.host)).isGreaterThan(quantity('0'))",
                 "host must be above 0: leave it out for no cache in host memory",
             ),
             rule(
@@ -87,7 +87,12 @@ def _disk() -> Manifest:
             ),
         },
         required=["size"],
-        rules=[rule("quantity(string(self.size)).sign() > 0", "size of a disk must be above 0")],
+        rules=[
+            rule(
+                "quantity(string(self.size)).isGreaterThan(quantity('0'))",
+                "size of a disk must be above 0",
+            )
+        ],
     )
 
 
