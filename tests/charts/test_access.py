@@ -15,7 +15,7 @@ from octavo.operator.mirror import WATCHED_KINDS
 READ = {"get", "list", "watch"}
 Rights = dict[tuple[str, str], set[str]]
 
-DELETED = (kinds.VOLUME_CLAIM, kinds.JOB, kinds.NETWORK_POLICY)
+DELETED = (kinds.VOLUME_CLAIM, kinds.JOB, kinds.NETWORK_POLICY, kinds.CONFIG_MAP)
 """Kinds whose objects may be unwanted while their service exists."""
 
 USED: Rights = {
@@ -32,7 +32,6 @@ USED: Rights = {
     ("", "pods/status"): {"patch"},
     ("", "events"): {"create"},
     ("", "secrets"): {"get"},
-    ("", "configmaps"): {"get"},
 }
 USED_AT_HOME: Rights = {
     ("coordination.k8s.io", "leases"): {"get", "patch", "create"},
@@ -79,7 +78,7 @@ def test_nobody_gets_everything(values: Values) -> None:
     for each in render(values):
         for rule in each.get("rules", []) if each["kind"] in ("Role", "ClusterRole") else []:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-            if {"secrets", "configmaps"} & set(rule["resources"]):
+            if "secrets" in rule["resources"]:
                 assert rule["verbs"] == ["get"]
 
 

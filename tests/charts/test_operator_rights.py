@@ -29,6 +29,8 @@ UNUSED: Rights = {
 }
 """What one run in this cluster has no use for."""
 
+OF_CONFIGURED = "serving.octavo.dev/service=configured"
+
 CONFIGURED: Object = {
     "apiVersion": "serving.octavo.dev/v1alpha1",
     "kind": "InferenceService",
@@ -40,6 +42,7 @@ CONFIGURED: Object = {
                 {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "a"}}}
             ]
         },
+        "cache": {"pinnedPrefixes": [{"text": "Once upon a time"}]},
         "replicas": 1,
     },
 }
@@ -87,6 +90,10 @@ def test_what_it_does_and_what_it_may_are_the_same(
         change = {"model": {"uri": "file:///models/b", "revision": None}, "cache": None}
         patch(kubectl, "llama-8b", change, namespace)
         kubectl.until_gone("pvc", "llama-8b-models", namespace=namespace)
+        # So do prefixes that no engine has any more.
+        (pins,) = kubectl.list("configmaps", namespace=namespace, selector=OF_CONFIGURED)
+        patch(kubectl, "configured", {"cache": None}, namespace)
+        kubectl.until_gone("configmap", pins["metadata"]["name"], namespace=namespace)
         assert operator.terminate() == 0
     used, refused = done_by(control_plane, namespace)
     assert refused == []

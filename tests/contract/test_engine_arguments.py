@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.operator.building import service
-from tests.operator.specs import URIS, specs
+from tests.operator.specs import PREFIXES, URIS, specs
 
 from octavo.engine.config import EngineConfig
+from octavo.engine.pin_file import read_pins
 from octavo.engine.process import EXIT_STUCK
 from octavo.loader import model_uri as loader_uri
 from octavo.loader.config import LoaderConfig
-from octavo.operator import desired_engine, desired_loader, failures, names
+from octavo.operator import (
+    desired_engine,
+    desired_loader,
+    engine_cache,
+    failures,
+    names,
+    schema_cache,
+)
 from octavo.operator.kinds import Manifest
 from octavo.operator.options import OPTIONS, OURS
 from octavo.operator.replicas import DEFAULT_PLACES
 from octavo.runtime.arguments import parse
 from octavo.runtime.settings import doc_of, flag_of
 from octavo.runtime.settings import names as names_of
+from octavo.v1 import limits
 
 
 def unescaped(arguments: list[str]) -> list[str]:
@@ -45,6 +57,44 @@ def test_the_engine_reads_every_list_of_arguments(spec: dict[str, Any]) -> None:
     assert config.listen == f"0.0.0.0:{names.GRPC_PORT}"
     assert config.metrics_listen == f"0.0.0.0:{names.STATUS_PORT}"
     assert config.drain_s == one.spec.rollout.drain_seconds
+    assert bool(config.host_cache_bytes) == (one.spec.cache.host is not None)
+    assert bool(config.disk_cache_dir) == (one.spec.cache.disk is not None)
+    assert bool(config.pin_prefix) == bool(one.spec.cache.pinned_prefixes)
+
+
+def test_the_engine_s_tiers_are_where_the_pod_has_them() -> None:
+    cache = {"host": "4Gi", "disk": {"size": "10Gi"}, "pinnedPrefixes": [{"text": "x"}]}
+    config = engine_config(cache=cache)
+    assert config.host_cache_bytes == 4 * 2**30
+    assert (config.disk_cache_dir, config.disk_cache_bytes) == ("/var/cache/octavo", 9 * 2**30)
+    template = desired_engine.pod_template(service(cache=cache), "image", "")
+    mounts = {m["mountPath"] for m in template["spec"]["containers"][0]["volumeMounts"]}
+    folder, _, file = config.pin_prefix.rpartition("/")
+    assert {config.disk_cache_dir, folder} <= mounts
+    assert list(engine_cache.pins(service(cache=cache))["data"]) == [file]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(PREFIXES, min_size=1, max_size=4), st.text(min_size=1))
+def test_the_engine_reads_every_file_of_pins(prefixes: list[dict[str, Any]], odd: str) -> None:
+    given_prefixes = [*prefixes, {"text": odd, "cacheSalt": odd[:256]}]
+    made = engine_cache.pins(service(cache={"pinnedPrefixes": given_prefixes}))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pins"
+        path.write_bytes(made["data"][engine_cache.PINS_FILE].encode())
+        found = [pin for _, pin in read_pins(path)]
+    for pin, prefix in zip(found, given_prefixes, strict=True):
+        assert pin.text == prefix.get("text", "")
+        said = [{"role": m.role, "content": m.content} for m in pin.messages.messages]
+        assert said == prefix.get("messages", [])
+        assert pin.cache_salt == prefix.get("cacheSalt", "")
+        assert pin.ttl_ms == 1000 * prefix.get("ttlSeconds", 0)
+
+
+def test_pins_have_the_engine_s_bounds() -> None:
+    assert schema_cache.ROLES == limits.CHAT_ROLES
+    assert schema_cache.MAX_SALT == limits.MAX_SALT_CHARS
+    assert schema_cache.MAX_TTL_S == limits.MAX_MS // 1000
 
 
 @settings(deadline=None, max_examples=40)

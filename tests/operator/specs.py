@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from octavo.operator import model_uri, names, options
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import Reference
+from octavo.operator.schema_cache import ROLES
 
 SAFE = st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"))
 TEXT = st.text(SAFE, min_size=1, max_size=20)
@@ -51,8 +52,6 @@ def _value(schema: Manifest) -> st.SearchStrategy[Any]:
         )
     if schema.get("type") == "boolean":
         return st.booleans()
-    if schema.get("type") == "string":
-        return st.sampled_from(["/var/kv", "/kv-1/a.b_c"])
     return st.sampled_from(["4Gi", "1500m", 1024, "1e9", ".5G"])
 
 
@@ -83,6 +82,35 @@ ENGINES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 )
 
 
+_MESSAGES = st.fixed_dictionaries({"role": st.sampled_from(ROLES), "content": TEXT})
+
+PREFIXES: st.SearchStrategy[dict[str, Any]] = st.builds(
+    lambda prefix, more: prefix | more,
+    st.fixed_dictionaries({"text": TEXT})
+    | st.fixed_dictionaries({"messages": st.lists(_MESSAGES, min_size=1, max_size=3)}),
+    st.fixed_dictionaries(
+        {}, optional={"cacheSalt": st.text(SAFE, max_size=5), "ttlSeconds": st.integers(1, 9)}
+    ),
+)
+
+_TIERS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"host": st.sampled_from(["1Gi", 2**20, "1.5G"])},
+    optional={
+        "disk": st.fixed_dictionaries(
+            {"size": st.sampled_from(["50Gi", 10**9])},
+            optional={"storageClassName": st.sampled_from(["fast", "slow"])},
+        )
+    },
+)
+
+CACHES: st.SearchStrategy[dict[str, Any]] = st.builds(
+    lambda tiers, pins: tiers | pins,
+    st.just({}) | _TIERS,
+    st.fixed_dictionaries({}, optional={"pinnedPrefixes": st.lists(PREFIXES, max_size=3)}),
+)
+"""What engines keep of prompts; nothing, often."""
+
+
 @st.composite
 def specs(draw: st.DrawFn, uris: st.SearchStrategy[str] = FEW_URIS) -> dict[str, Any]:
     """Draws a spec, without the defaults."""
@@ -90,11 +118,13 @@ def specs(draw: st.DrawFn, uris: st.SearchStrategy[str] = FEW_URIS) -> dict[str,
     model: dict[str, Any] = {"uri": uri}
     if draw(st.booleans()):
         model["secretRef"] = {"name": "hub"}
-    spec: dict[str, Any] = {"model": model, "engine": draw(ENGINES)}
+    spec: dict[str, Any] = {"model": model, "engine": draw(ENGINES), "cache": draw(CACHES)}
     if uri.startswith(("hf://", "s3://")):
-        spec["cache"] = {"volume": {"size": draw(st.sampled_from(["20Gi", "30Gi", 10**10]))}}
+        spec["cache"]["volume"] = {"size": draw(st.sampled_from(["20Gi", "30Gi", 10**10]))}
         if draw(st.booleans()):
             model["revision"] = draw(st.sampled_from(["main", "v1"]))
+    if spec["cache"].keys() & {"disk", "pinnedPrefixes"}:
+        spec["engine"].get("options", {}).pop("prefixCaching", None)
     if (replicas := draw(st.none() | st.integers(0, 3))) is not None:
         spec["replicas"] = replicas
     if draw(st.booleans()):

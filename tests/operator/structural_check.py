@@ -31,6 +31,8 @@ def _problems(value: Any, schema: Manifest, path: str) -> Iterator[str]:
     if isinstance(value, str):
         if len(value) > schema.get("maxLength", 10**9):
             yield f"{path}: too long"
+        if len(value) < schema.get("minLength", 0):
+            yield f"{path}: too short"
         if "pattern" in schema and not re.search(schema["pattern"].replace("$", r"\Z"), value):
             yield f"{path}: {value!r} does not match"
         if "enum" in schema and value not in schema["enum"]:
@@ -41,6 +43,8 @@ def _problems(value: Any, schema: Manifest, path: str) -> Iterator[str]:
     elif isinstance(value, list):
         if len(value) > schema["maxItems"]:
             yield f"{path}: too many"
+        if len(value) < schema.get("minItems", 0):
+            yield f"{path}: too few"
         for index, entry in enumerate(value):
             yield from _problems(entry, schema["items"], f"{path}[{index}]")
     elif isinstance(value, dict):

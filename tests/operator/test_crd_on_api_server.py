@@ -65,6 +65,49 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         resource(model=CLAIM | {"revision": "v1"}),
         "only hf:// and s3:// models have a revision",
     ),
+    "no memory for the disk": (
+        resource(cache={"disk": {"size": "50Gi"}}),
+        "disk needs host: blocks come to the disk from there",
+    ),
+    "nothing of memory": (resource(cache={"host": "0Gi"}), "host must be above 0"),
+    "nothing of a disk": (
+        resource(cache={"host": "4Gi", "disk": {"size": 0}}),
+        "size of a disk must be above 0",
+    ),
+    "text and messages": (
+        resource(
+            cache={
+                "pinnedPrefixes": [{"text": "x", "messages": [{"role": "user", "content": "y"}]}]
+            }
+        ),
+        "a pinned prefix has either text or messages",
+    ),
+    "neither text nor messages": (
+        resource(cache={"pinnedPrefixes": [{"cacheSalt": "x"}]}),
+        "a pinned prefix has either text or messages",
+    ),
+    "too much to pin": (
+        resource(
+            cache={
+                "pinnedPrefixes": [
+                    {"text": "x" * 40_000},
+                    {"messages": [{"role": "user", "content": "ü" * 25_537}]},
+                ]
+            }
+        ),
+        "pinnedPrefixes have at most 65536 characters together",
+    ),
+    "pins without a cache": (
+        resource(
+            cache={"pinnedPrefixes": [{"text": "x"}]},
+            engine={"options": {"prefixCaching": False}},
+        ),
+        "need engine.options.prefixCaching, which is off",
+    ),
+    "a tier as an option": (
+        resource(engine={"options": {"hostCacheBytes": "4Gi"}}),
+        "unknown field",
+    ),
     "nothing could change": (
         resource(rollout={"maxSurge": "0%", "maxUnavailable": 0}),
         "maxSurge and maxUnavailable cannot both be 0",
@@ -229,6 +272,17 @@ SPECS: dict[str, Manifest] = {
             "podAnnotations": {"note": "x y"},
         },
     },
+    "tiers": {
+        "replicas": 1,
+        "cache": {
+            "host": "1024Mi",
+            "disk": {"size": "2048Mi"},
+            "pinnedPrefixes": [
+                {"text": "x" * 40_000, "ttlSeconds": 60},
+                {"messages": [{"role": "user", "content": "ü" * 25_536}], "cacheSalt": "$(HOME)"},
+            ],
+        },
+    },
     "gpu": {"replicas": 1, "engine": {"device": "cuda"}},
     "scaled": {"autoscaling": {"minReplicas": 1, "maxReplicas": 2}},
     "left to others": {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
@@ -257,6 +311,37 @@ def test_what_the_server_makes_of_our_objects_costs_no_further_write(
     assert reconciler.plan().is_empty
     applied = [w for w in reconciler.writes if isinstance(w, Apply)]
     assert len(applied) == len({(write.kind, write.name) for write in applied})
+
+
+def test_what_engines_keep_of_prompts_can_change(defined: Kubernetes, namespace: str) -> None:
+    def mounted() -> Manifest:
+        found = defined.kubectl.get("deployment", "llama-engine", namespace=namespace)
+        return {v["name"]: v for v in found["spec"]["template"]["spec"]["volumes"]}
+
+    def pins() -> list[str]:
+        selector = f"{names.SERVICE_LABEL}=llama"
+        found = defined.kubectl.list("configmaps", namespace=namespace, selector=selector)
+        return [config_map["metadata"]["name"] for config_map in found]
+
+    def cached(prefix: str, **disk: str) -> Manifest:
+        prefixes = [{"text": prefix}]
+        return {"host": "1Gi", "disk": {"size": "2Gi"} | disk, "pinnedPrefixes": prefixes}
+
+    reconciler = settled(defined, namespace, replicas=1, cache=cached("one"))
+    (before,) = pins()
+    assert mounted()["kv-blocks"]["emptyDir"] == {"sizeLimit": "2Gi"}
+    a_class = defined.kubectl.list("storageclasses")[0]["metadata"]["name"]
+    changed = resource(replicas=1, cache=cached("two", storageClassName=a_class))
+    defined.kubectl.apply(changed, namespace=namespace)
+    reconciler.until(lambda observed: ready(observed) == "True" and pins() != [before])
+    (after,) = pins()
+    assert mounted()["pins"]["configMap"]["name"] == after != before
+    assert mounted()["kv-blocks"].keys() == {"name", "ephemeral"}
+    applied = [(w.kind.name, w.name) for w in reconciler.writes if isinstance(w, Apply)]
+    assert applied.count(("Deployment", "llama-engine")) == 2
+    defined.kubectl.apply(resource(replicas=1), namespace=namespace)
+    reconciler.until(lambda observed: ready(observed) == "True" and not pins())
+    assert mounted().keys() == {"tmp", "shm"}
 
 
 def test_what_only_the_server_finds_is_told_in_its_words(

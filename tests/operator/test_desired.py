@@ -49,6 +49,14 @@ def test_a_model_that_is_there_already_needs_no_volume_and_no_job() -> None:
     assert not kinds & {"PersistentVolumeClaim", "Job"}
 
 
+def test_pinned_prefixes_are_there_before_the_engines_that_mount_them() -> None:
+    found = children(cache={"pinnedPrefixes": [{"text": "Once"}]})
+    assert [c["kind"] for c in found[-2:]] == ["ConfigMap", "Deployment"]
+    name = found[-2]["metadata"]["name"]
+    volumes = found[-1]["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "pins", "configMap": {"name": name}} in volumes
+
+
 def test_a_monitor_exists_where_its_kind_does() -> None:
     circumstances = given_circumstances(kinds=frozenset({"PodMonitor"}))
     kinds = [c["kind"] for c in desired.children(service(), circumstances)]
@@ -77,9 +85,17 @@ def test_every_child_is_owned_labelled_and_named_validly(name: str, spec: dict[s
     [
         from_hub(revision="main", secretRef={"name": "hub"}),
         {"model": {"uri": "pvc://weights/llama"}, "rollout": {"maxSurge": "25%", "paused": True}},
-        {"model": {"uri": "oci://registry/model:1"}},
+        {
+            "model": {"uri": "oci://registry/model:1"},
+            "cache": {"host": "4Gi", "disk": {"size": "50Gi", "storageClassName": "fast"}},
+        },
         {
             "model": {"uri": "file:///m"},
+            "cache": {
+                "host": "4Gi",
+                "disk": {"size": "50Gi"},
+                "pinnedPrefixes": [{"text": "Once"}],
+            },
             "engine": {
                 "device": "cuda",
                 "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],

@@ -39,6 +39,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "arguments": {"engine": {"extraArgs": ["--watermark=0.1"]}},
     "options": {"engine": {"options": {"threads": 2}}},
     "resources": {"engine": {"resources": {"limits": {"memory": "1Gi"}}}},
+    "host memory": {"cache": {"host": "1Gi"}},
+    "disk": {"cache": {"host": "1Gi", "disk": {"size": "1Gi"}}},
+    "pinned prefixes": {"cache": {"pinnedPrefixes": [{"text": "x"}]}},
     "image": {"engine": {"image": "mine:1"}},
     "pull policy": {"engine": {"imagePullPolicy": "Always"}},
     "device": {"engine": {"device": "cuda"}},
@@ -54,6 +57,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "pull secrets": {"engine": {"imagePullSecrets": [{"name": "p"}]}},
     "drain time": {"rollout": {"drainSeconds": 60}},
 }
+
+
+def test_another_pinned_prefix_is_another_template() -> None:
+    one, other = (template(cache={"pinnedPrefixes": [{"text": text}]}) for text in "ab")
+    assert template_hash(one) != template_hash(other)
+    again = template(cache={"volume": {"size": 1}, "pinnedPrefixes": [{"text": "a"}]})
+    assert template_hash(again) == template_hash(one)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -17,6 +17,7 @@ def test_all_names_and_labels_made_from_a_valid_name_are_valid(name: str) -> Non
     assert names.problem_of(name) == ""
     made = [names.engine(name), names.models(name), names.load(name)]
     made.append(names.load_job(name, "0123456789abcdef"))
+    made.append(names.pins(name, "0123456789abcdef"))
     assert all(DNS_LABEL.fullmatch(one) for one in made)
     assert len(set(made)) == len(made)
     for component in (names.ENGINE, names.LOADER):

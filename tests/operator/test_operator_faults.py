@@ -252,7 +252,8 @@ def shape(cluster: Kubernetes, namespace: str, name: str) -> object:
     for kind in [k for k in CHILD_KINDS if k != POD_MONITOR]:
         for child in cluster.kubectl.list(kind.plural, namespace=namespace, selector=selector):
             owners = child["metadata"]["ownerReferences"]
-            spec = _without(child["spec"], "clusterIP", "clusterIPs", "volumeName", "selector")
+            spec = child.get("spec") or child["data"]
+            spec = _without(spec, "clusterIP", "clusterIPs", "volumeName", "selector")
             found[f"{kind.name} {child['metadata']['name']}"] = (len(owners), spec)
     resource = cluster.kubectl.get(RESOURCE, name, namespace=namespace)
     conditions = [(c["type"], c["status"], c["reason"]) for c in resource["status"]["conditions"]]

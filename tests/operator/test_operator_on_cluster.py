@@ -359,6 +359,9 @@ MONITOR_DEFINITION: Object = {
 }
 
 
+OF_CHAT = "serving.octavo.dev/service=chat"
+
+
 def test_rights_that_are_used_are_rights_that_are_granted(
     control_plane: ControlPlane, prepared: str
 ) -> None:
@@ -378,7 +381,7 @@ def test_rights_that_are_used_are_rights_that_are_granted(
     reference = {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "k"}}}
     loaded = service(
         model={"uri": "hf://org/llama", "secretRef": {"name": "hub"}},
-        cache={"volume": {"size": "20Gi"}},
+        cache={"volume": {"size": "20Gi"}, "pinnedPrefixes": [{"text": "Once upon a time"}]},
         engine={"env": [reference]},
     )
     flags = ("--resync-s=2", f"--lease={prepared}/octavo-operator")
@@ -394,9 +397,14 @@ def test_rights_that_are_used_are_rights_that_are_granted(
         with OperatorProcess(control_plane, prepared, *flags) as operator:
             kubectl.until(is_ready, RESOURCE, "chat", namespace=prepared, timeout_s=60)
             kubectl.until(lambda _: True, "podmonitor", "chat-engine", namespace=prepared)
+            (pins,) = (
+                found["metadata"]["name"]
+                for found in kubectl.list("configmaps", namespace=prepared, selector=OF_CHAT)
+            )
             # Without a model to load there is neither claim nor loader.
             kubectl.apply(service(engine={"env": [reference]}), namespace=prepared)
             kubectl.until_gone("pvc", "chat-models", namespace=prepared, timeout_s=90)
+            kubectl.until_gone("configmap", pins, namespace=prepared, timeout_s=90)
             operator.terminate()
         with OperatorProcess(control_plane, prepared, *flags, gateway) as operator:
             operator.terminate()

@@ -37,3 +37,11 @@ def test_claims_in_use_are_seen() -> None:
     assert pods.uses_claim(using, "llama-models")
     assert not pods.uses_claim(using, "other")
     assert not pods.uses_claim(pod(), "llama-models")
+
+
+def test_config_maps_in_use_are_seen() -> None:
+    volume = {"name": "v", "configMap": {"name": "llama-pins-1"}}
+    using = pod(spec={"volumes": [{"name": "t", "emptyDir": {}}, volume]})
+    assert pods.uses_config_map(using, "llama-pins-1")
+    assert not pods.uses_config_map(using, "llama-pins-2")
+    assert not pods.uses_config_map(pod(), "llama-pins-1")

@@ -7,7 +7,7 @@ from tests.operator.building import from_hub, resource
 from tests.operator.world import World
 
 from octavo.operator import names
-from octavo.operator.kinds import DEPLOYMENT, JOB
+from octavo.operator.kinds import DEPLOYMENT, JOB, Manifest
 from octavo.operator.model_state import judge
 from octavo.operator.observed import Reference
 from octavo.operator.revision import Revision, revision
@@ -46,6 +46,33 @@ def test_a_rotated_secret_rolls_once() -> None:
     world.settle()
     assert not old & {pod["metadata"]["uid"] for pod in world.engines()}
     assert world.plan().is_empty
+
+
+def test_other_pins_roll_once_and_the_old_ones_stay_until_nobody_mounts_them() -> None:
+    def pinned(text: str) -> Manifest:
+        spec: Manifest = resource(replicas=2, cache={"pinnedPrefixes": [{"text": text}]})["spec"]
+        return spec
+
+    world = World(resource(replicas=2, cache={"pinnedPrefixes": [{"text": "a"}]}))
+    world.settle()
+    before = maps(world)
+    old = {pod["metadata"]["uid"] for pod in world.engines()}
+    world.edit(pinned("b"))
+    while old & {pod["metadata"]["uid"] for pod in world.engines()}:
+        assert before <= maps(world)
+        world.execute(world.plan())
+        world.step()
+        world.now += 5
+    world.settle()
+    assert len(maps(world)) == 1
+    assert not before & maps(world)
+    world.edit(resource(replicas=2)["spec"])
+    world.settle()
+    assert maps(world) == set()
+
+
+def maps(world: World) -> set[str]:
+    return {name for kind, name in world.children if kind == "ConfigMap"}
 
 
 def test_a_secret_that_vanishes_restarts_nobody_and_is_told() -> None:

@@ -54,6 +54,19 @@ def test_the_dry_run_is_an_annotation() -> None:
          "spec.engine.resources.limits.memory: '' is no quantity such as 500m, 20Gi or 2"),
         ({"engine": {"options": {"kvBytes": "much"}}},
          "spec.engine.options.kvBytes: 'much' is no quantity such as 500m, 20Gi or 2"),
+        ({"cache": {"host": "much"}},
+         "spec.cache.host: 'much' is no quantity such as 500m, 20Gi or 2"),
+        ({"cache": {"host": "0"}}, "spec.cache.host: has to be above 0"),
+        ({"cache": {"host": 1, "disk": {"size": "0Gi"}}},
+         "spec.cache.disk.size: has to be above 0"),
+        ({"cache": {"disk": {"size": "1Gi"}}}, "spec.cache.disk: needs spec.cache.host"),
+        ({"cache": {"host": "4Gi"}, "engine": {"resources": {"limits": {"memory": "4096Mi"}}}},
+         "spec.cache.host: 4Gi leaves nothing of the 4096Mi of engine.resources.limits.memory"),
+        ({"cache": {"host": "1Gi", "disk": {"size": "9Gi"}},
+          "engine": {"resources": {"limits": {"ephemeral-storage": "8Gi"}}}},
+         "spec.cache.disk.size: 9Gi leaves nothing of the 8Gi of engine.resources.limits.ephem"),
+        ({"cache": {"pinnedPrefixes": [{"text": "x"}, {}]}},
+         "spec.cache.pinnedPrefixes[1]: has either text or messages"),
         (from_hub() | {"cache": {"volume": {"size": "x"}}},
          "spec.cache.volume.size: 'x' is no quantity such as 500m, 20Gi or 2"),
         ({"engine": {"extraArgs": ["--listen=0.0.0.0:1"]}},
@@ -68,6 +81,14 @@ def test_the_dry_run_is_an_annotation() -> None:
 def test_what_is_wrong_is_told_with_its_place(spec: dict[str, Any], sentence: str) -> None:
     (found,) = problems(**spec)
     assert found.startswith(sentence)
+
+
+def test_a_cache_within_the_limits_is_valid() -> None:
+    limits = {"memory": "8Gi", "ephemeral-storage": "1Gi"}
+    own = {"host": "4Gi", "disk": {"size": "50Gi", "storageClassName": "fast"}}
+    found = service(cache=own, engine={"resources": {"limits": limits}})
+    assert found.spec.cache.disk
+    assert found.spec.cache.disk.storage_class_name == "fast"
 
 
 def test_all_problems_are_told_at_once() -> None:

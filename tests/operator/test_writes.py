@@ -3,10 +3,20 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 from tests.operator.building import INSTALLATION, UID, resource
 
 from octavo.operator import names, writes
-from octavo.operator.kinds import DEPLOYMENT, JOB, SERVICE, Manifest
+from octavo.operator.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    SERVICE,
+    VOLUME_CLAIM,
+    Kind,
+    Manifest,
+    object_of,
+)
 from octavo.operator.observed import Observed
 from octavo.operator.plan import Apply, Delete, Scale
 from octavo.operator.writes import Changes, changes
@@ -90,6 +100,30 @@ def test_what_is_no_longer_wanted_goes_last_and_only_if_it_is_ours() -> None:
     found = found_changes([mine, foreign, going], [child(name="new")])
     assert [type(write) for write in found.writes] == [Apply, Delete]
     assert found.writes[1] == Delete(kind=SERVICE, name="mine", uid="u1", resource_version="7")
+
+
+def mounting(volume: Manifest) -> Manifest:
+    spec = {"volumes": [{"name": "v", **volume}]}
+    return there(child("Deployment", template={"spec": spec}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "volume"),
+    [
+        (CONFIG_MAP, {"configMap": {"name": "mine"}}),
+        (VOLUME_CLAIM, {"persistentVolumeClaim": {"claimName": "mine"}}),
+    ],
+)
+def test_what_pods_mount_goes_when_none_does(kind: Kind, volume: Manifest) -> None:
+    mine = there(object_of(kind, {"name": "mine"}))
+    deployment, pod = mounting(volume), mounting(volume)["spec"]["template"]
+    (gone,) = found_changes([mine], []).writes
+    assert gone == Delete(kind=kind, name="mine", uid="u1", resource_version="7")
+    assert found_changes([mine, deployment], [deployment]).writes == ()
+    observed = Observed(
+        resource=resource(), installation=INSTALLATION, children=(mine,), pods=(pod,)
+    )
+    assert changes(observed, []).writes == ()
 
 
 def test_a_job_is_never_changed_but_made_anew_unless_it_has_ended() -> None:

@@ -184,7 +184,7 @@ class World:
         key = manifest["kind"], manifest["metadata"]["name"]
         old = self.children.get(key)
         generation = manifest["metadata"].get("generation", 0)
-        if old is None or old["spec"] != manifest["spec"]:
+        if old is None or old.get("spec") != manifest.get("spec"):
             generation += 1
         meta = manifest["metadata"] | {
             "generation": generation,
@@ -287,7 +287,7 @@ def _set_condition(holder: Manifest, **condition: Any) -> None:
 
 def _with_defaults(manifest: Manifest) -> Manifest:
     """Adds some of what a real API server adds."""
-    spec: Manifest = manifest["spec"]
+    spec: Manifest = manifest.get("spec", {})
     if manifest["kind"] == "Service":
         spec |= {"clusterIPs": ["None"], "type": "ClusterIP", "sessionAffinity": "None"}
     if manifest["kind"] in ("Deployment", "Job"):

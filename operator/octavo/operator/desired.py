@@ -11,11 +11,12 @@ from octavo.operator import (
     desired_engine,
     desired_loader,
     desired_network,
+    engine_cache,
     names,
 )
 from octavo.operator.desired_engine import Strategy
 from octavo.operator.fingerprint import fingerprint
-from octavo.operator.kinds import CHILD_KINDS, POD_MONITOR, Manifest, kind_of
+from octavo.operator.kinds import CHILD_KINDS, CONFIG_MAP, POD_MONITOR, Manifest, kind_of
 from octavo.operator.observed import Installation
 from octavo.operator.spec import InferenceService
 
@@ -52,6 +53,8 @@ def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
             desired_loader.job(service, given.installation.loader_image, given.references),
             desired_network.loader_policy(service),
         ]
+    if service.spec.cache.pinned_prefixes:
+        found.append(engine_cache.pins(service))
     if POD_MONITOR.name in given.kinds:
         found.append(desired_network.pod_monitor(service))
     found.sort(key=lambda child: (CHILD_KINDS.index(kind_of(child)), child["metadata"]["name"]))
@@ -60,8 +63,9 @@ def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
 
 def content_hash(child: Manifest) -> str:
     """Returns the hash of what we apply, without the number of replicas: it has its own rules."""
-    spec = {key: value for key, value in child["spec"].items() if key != "replicas"}
-    return fingerprint([child["metadata"]["labels"], spec])
+    content = child["data"] if kind_of(child) == CONFIG_MAP else child["spec"]
+    content = {key: value for key, value in content.items() if key != "replicas"}
+    return fingerprint([child["metadata"]["labels"], content])
 
 
 def _owned(service: InferenceService, child: Manifest) -> Manifest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.operator import names, options
+from octavo.operator import engine_cache, names, options
 from octavo.operator.fingerprint import fingerprint
 from octavo.operator.kinds import DEPLOYMENT, Manifest, object_of
 from octavo.operator.pod_parts import (
@@ -73,6 +73,7 @@ def arguments(service: InferenceService) -> list[str]:
         "--plaintext",
         "--metrics-listen", f"0.0.0.0:{names.STATUS_PORT}",
         "--drain-s", str(service.spec.rollout.drain_seconds),
+        *engine_cache.arguments(service.spec.cache),
         *options.arguments(engine.options),
         *engine.extra_args,
     ]  # fmt: skip
@@ -187,7 +188,8 @@ def _volumes(service: InferenceService) -> tuple[list[Manifest], list[Manifest]]
         volumes.append({"name": MODELS_VOLUME, "persistentVolumeClaim": mounted})
     if source.scheme != "file":
         mounts.append({"name": MODELS_VOLUME, "mountPath": MODELS, "readOnly": True})
-    return volumes, mounts
+    more_volumes, more_mounts = engine_cache.volumes(service)
+    return volumes + more_volumes, mounts + more_mounts
 
 
 def _probes() -> Manifest:

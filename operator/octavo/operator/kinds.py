@@ -53,7 +53,8 @@ KINDS: Final = (
 """All of them."""
 
 CHILD_KINDS: Final = (
-    VOLUME_CLAIM, JOB, NETWORK_POLICY, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT, POD_MONITOR,
+    VOLUME_CLAIM, JOB, NETWORK_POLICY, SERVICE, DISRUPTION_BUDGET, CONFIG_MAP, DEPLOYMENT,
+    POD_MONITOR,
 )  # fmt: skip
 """Kinds of the children of an InferenceService, in the order in which they are written."""
 

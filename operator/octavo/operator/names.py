@@ -74,6 +74,11 @@ def load_job(service: str, key: str) -> str:
     return f"{service}-load-{key[:8]}"
 
 
+def pins(service: str, key: str) -> str:
+    """Returns the name of the ConfigMap with pinned prefixes that have that key, of 16 digits."""
+    return f"{service}-pins-{key}"
+
+
 def labels(service: str, component: str) -> dict[str, str]:
     """Returns the labels of a child."""
     return {

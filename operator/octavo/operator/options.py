@@ -13,7 +13,7 @@ from typing import Final
 
 from octavo.operator import quantity
 from octavo.operator.kinds import Manifest
-from octavo.operator.structural import amount, choice, number, switch, text, whole
+from octavo.operator.structural import amount, choice, number, switch, whole
 
 _MANY: Final = 2**31
 
@@ -89,23 +89,6 @@ OPTIONS: Final = (
         schema=amount("Size of the KV cache instead, such as 4Gi."),
     ),
     Option(
-        field="hostCacheBytes",
-        setting="host_cache_bytes",
-        schema=amount("Host memory for evicted KV blocks and swapped requests, such as 8Gi."),
-    ),
-    Option(
-        field="diskCacheDir",
-        setting="disk_cache_dir",
-        schema=text(
-            "Folder for KV blocks that host memory evicts.", pattern=r"(/[A-Za-z0-9._-]+)+"
-        ),
-    ),
-    Option(
-        field="diskCacheBytes",
-        setting="disk_cache_bytes",
-        schema=amount("Size of the blocks in that folder, such as 50Gi."),
-    ),
-    Option(
         field="preemptionMode",
         setting="preemption_mode",
         schema=choice("What becomes of preempted requests.", "auto", "swap", "recompute"),
@@ -124,6 +107,30 @@ OPTIONS: Final = (
         field="watermark",
         setting="watermark",
         schema=number("Share of the blocks kept free at admission.", least=0, most=0.5),
+    ),
+    Option(
+        field="schedulingPolicy",
+        setting="scheduling_policy",
+        schema=choice(
+            "Order in which waiting requests are let in.", "priority", "fcfs", "shortest", "fair"
+        ),
+    ),
+    Option(
+        field="ageingSecondsPerToken",
+        setting="ageing_s_per_token",
+        schema=number(
+            "Under the policy shortest: waiting that outweighs a token.", least=1e-6, most=60
+        ),
+    ),
+    Option(
+        field="maxPreemptions",
+        setting="max_preemptions",
+        schema=whole("Times that a request may lose its blocks; 0: no bound.", most=_MANY),
+    ),
+    Option(
+        field="maxOutputTokens",
+        setting="max_output_tokens",
+        schema=whole("Tokens that a choice gets at most; 0: no bound.", most=_MANY),
     ),
     Option(
         field="threads",
@@ -155,7 +162,8 @@ OPTIONS: Final = (
 
 OURS: Final = (
     "--model", "--revision", "--served-name", "--listen", "--plaintext", "--no-plaintext",
-    "--metrics-listen", "--drain-s", "--report-fd", "--config", "--pin-prefix",
+    "--metrics-listen", "--drain-s", "--report-fd", "--config", "--host-cache-bytes",
+    "--disk-cache-dir", "--disk-cache-bytes", "--pin-prefix",
 )  # fmt: skip
 """Flags that the operator sets, or that mean nothing in a pod; not for `extraArgs`."""
 

@@ -62,3 +62,9 @@ def uses_claim(pod: Manifest, claim: str) -> bool:
     """Whether it mounts a volume claim."""
     volumes = (pod.get("spec") or {}).get("volumes") or []
     return any((v.get("persistentVolumeClaim") or {}).get("claimName") == claim for v in volumes)
+
+
+def uses_config_map(pod: Manifest, name: str) -> bool:
+    """Whether it mounts a ConfigMap."""
+    volumes = (pod.get("spec") or {}).get("volumes") or []
+    return any((v.get("configMap") or {}).get("name") == name for v in volumes)

@@ -9,6 +9,7 @@ from typing import Final
 
 from octavo.operator import model_uri, options
 from octavo.operator.kinds import Manifest
+from octavo.operator.schema_cache import cache
 from octavo.operator.schema_pod import (
     affinity,
     environment,
@@ -22,7 +23,6 @@ from octavo.operator.schema_pod import (
     topology_spread,
 )
 from octavo.operator.structural import (
-    amount,
     array,
     choice,
     count_or_share,
@@ -52,6 +52,12 @@ SPEC_RULES: Final = (
         "!has(self.model.revision)"
         " || self.model.uri.startsWith('hf://') || self.model.uri.startsWith('s3://')",
         "only hf:// and s3:// models have a revision",
+    ),
+    rule(
+        "!has(self.cache) || !(has(self.cache.disk) || has(self.cache.pinnedPrefixes))"
+        " || !has(self.engine) || !has(self.engine.options)"
+        " || !has(self.engine.options.prefixCaching) || self.engine.options.prefixCaching",
+        "cache.disk and cache.pinnedPrefixes need engine.options.prefixCaching, which is off",
     ),
 )
 
@@ -167,39 +173,6 @@ def _autoscaling() -> Manifest:
     )
 
 
-def _cache() -> Manifest:
-    advice = "delete this InferenceService and create it again, or create another one"
-    same_class = (
-        "has(self.storageClassName) == has(oldSelf.storageClassName) && "
-        "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)"
-    )
-    volume = fields(
-        "The volume that hf:// and s3:// models are loaded into; the engines share it.",
-        {
-            "size": amount("Its size, such as 20Gi; it can grow where the storage class allows."),
-            "storageClassName": name("Its storage class; none: the cluster's default."),
-            "accessMode": choice(
-                "ReadWriteOnce keeps all engines on one node; ReadWriteMany does not.",
-                "ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod",
-                default="ReadWriteOnce",
-            ),
-        },
-        required=["size"],
-        rules=[
-            rule(same_class, f"storageClassName of a volume cannot change: {advice}"),
-            rule(
-                "self.accessMode == oldSelf.accessMode",
-                f"accessMode of a volume cannot change: {advice}",
-            ),
-            rule(
-                "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
-                f"a volume cannot shrink: {advice}",
-            ),
-        ],
-    )  # fmt: skip
-    return fields("Where the model is kept.", {"volume": volume})
-
-
 def _rollout() -> Manifest:
     return fields(
         "How a change reaches the engines.",
@@ -244,7 +217,7 @@ def spec() -> Manifest:
                 most=MAX_REPLICAS,
             ),
             "autoscaling": _autoscaling(),
-            "cache": _cache(),
+            "cache": cache(),
             "rollout": _rollout(),
         },
         required=["model"],

@@ -108,10 +108,36 @@ class Volume(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     storage_class_name: str = ""
 
 
+class Disk(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The disk of each engine for KV blocks."""
+
+    size: int | str
+    storage_class_name: str = ""
+
+
+class Message(msgspec.Struct, frozen=True, rename="camel"):
+    """A message of a prefix."""
+
+    role: str
+    content: str
+
+
+class Prefix(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What prompts begin with: text, or else messages."""
+
+    text: str | None = None
+    messages: tuple[Message, ...] = ()
+    cache_salt: str = ""
+    ttl_seconds: int | None = None
+
+
 class Cache(msgspec.Struct, frozen=True, rename="camel"):
-    """Where the model is kept."""
+    """Where the model is kept, and what engines keep of prompts."""
 
     volume: Volume | None = None
+    host: int | str | None = None
+    disk: Disk | None = None
+    pinned_prefixes: tuple[Prefix, ...] = ()
 
 
 class Rollout(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -230,6 +256,7 @@ def _problems(spec: Spec) -> Iterator[Problem]:
     if scaling and scaling.min_replicas > scaling.max_replicas:
         yield Problem(path="spec.autoscaling.minReplicas", sentence="is above maxReplicas")
     yield from _quantity_problems(spec)
+    yield from _cache_problems(spec)
     yield from _engine_problems(spec.engine)
 
 
@@ -241,6 +268,10 @@ def _quantity_problems(spec: Spec) -> Iterator[Problem]:
     ]
     if spec.cache.volume:
         values.append(("spec.cache.volume.size", spec.cache.volume.size))
+    if spec.cache.host is not None:
+        values.append(("spec.cache.host", spec.cache.host))
+    if spec.cache.disk:
+        values.append(("spec.cache.disk.size", spec.cache.disk.size))
     for option in OPTIONS:
         if option.is_quantity and option.field in spec.engine.options:
             path = f"spec.engine.options.{option.field}"
@@ -249,6 +280,32 @@ def _quantity_problems(spec: Spec) -> Iterator[Problem]:
         if quantity.parse(value) is None:
             sentence = f"{value!r} is no quantity such as 500m, 20Gi or 2"
             yield Problem(path=path, sentence=sentence)
+
+
+def _cache_problems(spec: Spec) -> Iterator[Problem]:
+    cache = spec.cache
+    if cache.host is not None:
+        yield from _room_problems(spec.engine, "host", cache.host, "memory")
+    if cache.disk:
+        # A disk with a class of its own is none of the node's.
+        limited = "" if cache.disk.storage_class_name else "ephemeral-storage"
+        yield from _room_problems(spec.engine, "disk.size", cache.disk.size, limited)
+        if cache.host is None:
+            yield Problem(path="spec.cache.disk", sentence="needs spec.cache.host")
+    for index, prefix in enumerate(cache.pinned_prefixes):
+        if (prefix.text is None) == (not prefix.messages):
+            path = f"spec.cache.pinnedPrefixes[{index}]"
+            yield Problem(path=path, sentence="has either text or messages")
+
+
+def _room_problems(engine: Engine, field: str, value: int | str, limited: str) -> Iterator[Problem]:
+    size, limit = quantity.parse(value), engine.resources.get("limits", {}).get(limited)
+    most = quantity.parse(limit)
+    if size == quantity.ZERO:
+        yield Problem(path=f"spec.cache.{field}", sentence="has to be above 0")
+    if size is not None and most is not None and size >= most:
+        sentence = f"{value} leaves nothing of the {limit} of engine.resources.limits.{limited}"
+        yield Problem(path=f"spec.cache.{field}", sentence=sentence)
 
 
 def _engine_problems(engine: Engine) -> Iterator[Problem]:

@@ -89,12 +89,15 @@ def array(
     items: Manifest,
     *,
     most: int,
+    least: int = 0,
     keys: Sequence[str] = (),
     is_set: bool = False,
     rules: Sequence[Manifest] = (),
 ) -> Manifest:
     """A list; with `keys` a map by these, else one value that has one owner."""
     found: Manifest = {"type": "array", "items": items, "maxItems": most}
+    if least:
+        found["minItems"] = least
     found["x-kubernetes-list-type"] = "map" if keys else "set" if is_set else "atomic"
     if keys:
         found["x-kubernetes-list-map-keys"] = list(keys)

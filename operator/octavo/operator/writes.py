@@ -14,6 +14,7 @@ from octavo.operator import comparison, model_state, names, pods
 from octavo.operator.desired_engine import CONTAINER, MODELS_VOLUME
 from octavo.operator.kinds import (
     CHILD_KINDS,
+    CONFIG_MAP,
     DEPLOYMENT,
     JOB,
     VOLUME_CLAIM,
@@ -31,6 +32,8 @@ _IMAGE_VOLUME: Final = {
     f"{_POD}.containers[{CONTAINER}].volumeMounts[{MODELS}]",
 }
 """What an API server without image volumes takes out of a Deployment that has one."""
+_USES: Final = {VOLUME_CLAIM: pods.uses_claim, CONFIG_MAP: pods.uses_config_map}
+"""What pods mount, and how it is seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +156,15 @@ def _unwanted(observed: Observed, uid: str, kept: set[tuple[Kind, str]]) -> list
         if (kind, child["metadata"]["name"]) not in kept
         and is_controlled_by(child, uid)
         and not metadata(child).get("deletionTimestamp")
-        and not (kind == VOLUME_CLAIM and _is_used(observed, child["metadata"]["name"]))
+        and not _is_used(observed, kind, child["metadata"]["name"])
     ]
 
 
-def _is_used(observed: Observed, claim: str) -> bool:
-    """Tells whether a pod, or the Deployment that may start one, still mounts a claim."""
+def _is_used(observed: Observed, kind: Kind, name: str) -> bool:
+    """Tells whether a pod, or the Deployment that may start one, still mounts an object."""
+    uses = _USES.get(kind)
     templates = [d["spec"]["template"] for d in of_kind(observed.children, DEPLOYMENT)]
-    return any(pods.uses_claim(pod, claim) for pod in [*observed.pods, *templates])
+    return uses is not None and any(uses(pod, name) for pod in [*observed.pods, *templates])
 
 
 def _delete(kind: Kind, child: Manifest) -> Delete:

@@ -114,7 +114,15 @@ def _pod(spec: Manifest) -> Manifest:
         "securityContext": {},
         "schedulerName": "default-scheduler",
     }
-    return given | spec | {"containers": containers} | ({"serviceAccount": named} if named else {})
+    volumes = {"volumes": [_volume(v) for v in spec["volumes"]]} if "volumes" in spec else {}
+    account = {"serviceAccount": named} if named else {}
+    return given | spec | {"containers": containers} | volumes | account
+
+
+def _volume(volume: Manifest) -> Manifest:
+    if "configMap" in volume:
+        return volume | {"configMap": {"defaultMode": 0o644} | volume["configMap"]}
+    return volume
 
 
 def _lone_pod(spec: Manifest) -> Manifest:

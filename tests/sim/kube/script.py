@@ -111,11 +111,11 @@ def _options(seed: int) -> Options:
 
 
 def _users(seed: int, options: Options) -> tuple[Act, ...]:
-    rng = stream(seed, "users")
+    rng, pins = stream(seed, "users"), stream(seed, "pins")
     acts = []
     for name in names(options):
         created = rng.uniform(0.5, 5.0)
-        acts.append(Act(round(created, 3), "apply", name, _spec(rng)))
+        acts.append(Act(round(created, 3), "apply", name, _spec(rng, pins)))
         for _ in range(rng.choice((0, 1, 1, 2, 4))):
             at = round(rng.uniform(created, options.fault_s), 3)
             kind = rng.choice(
@@ -123,7 +123,7 @@ def _users(seed: int, options: Options) -> tuple[Act, ...]:
             )
             arg: Any = None
             if kind in ("apply", "bad"):
-                arg = _spec(rng)
+                arg = _spec(rng, pins)
             elif kind == "scale":
                 arg = rng.randint(0, 3)
             elif kind in ("secret", "demand"):
@@ -131,8 +131,8 @@ def _users(seed: int, options: Options) -> tuple[Act, ...]:
             acts.append(Act(at, kind, name, arg))
             if kind == "delete" and rng.random() < 0.6:
                 before, after = rng.choice((0.2, 2.0)), rng.choice((0.3, 1.0, 8.0))
-                acts.append(Act(round(at - before, 3), "apply", name, _spec(rng)))
-                acts.append(Act(round(at + after, 3), "apply", name, _spec(rng)))
+                acts.append(Act(round(at - before, 3), "apply", name, _spec(rng, pins)))
+                acts.append(Act(round(at + after, 3), "apply", name, _spec(rng, pins)))
     return tuple(sorted(acts, key=lambda act: act.at))
 
 
@@ -141,13 +141,16 @@ def names(options: Options) -> list[str]:
     return [f"service{number}" for number in range(options.services)]
 
 
-def _spec(rng: random.Random) -> dict[str, Any]:
+def _spec(rng: random.Random, pins: random.Random) -> dict[str, Any]:
     uri = rng.choice(("file:///models/a", "pvc://weights/a", "hf://org/a", "hf://org/b"))
     spec: dict[str, Any] = {"model": {"uri": uri}, "engine": {}}
     if uri.startswith("hf://"):
         spec["cache"] = {"volume": {"size": "20Gi"}}
         if rng.random() < 0.3:
             spec["model"]["revision"] = rng.choice(("v1", "v2"))
+    if pins.random() < 0.3:
+        prefixes = [{"text": pins.choice(("Once upon a time", "Twice"))}]
+        spec["cache"] = spec.get("cache", {}) | {"pinnedPrefixes": prefixes}
     if rng.random() < 0.5:
         spec["engine"]["options"] = {"threads": rng.randint(1, 3)}
     if rng.random() < 0.3:

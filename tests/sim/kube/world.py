@@ -295,7 +295,7 @@ class World:
         words = {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions") or []}
         children = {}
         for child in self._children(name):
-            kept = child["spec"]
+            kept = child.get("spec") or child["data"]
             if child["kind"] == "Deployment" and "replicas" not in spec:
                 # Whoever decides their number remembers what was.
                 kept = {field: value for field, value in kept.items() if field != "replicas"}

@@ -43,8 +43,12 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+# Its own, with pinned prefixes; by name those that an InferenceService refers to.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create, patch, delete]
 # By name only: those that an InferenceService refers to.
 - apiGroups: [""]
-  resources: [secrets, configmaps]
+  resources: [secrets]
   verbs: [get]
 {{- end -}}
