@@ -14,6 +14,7 @@ from tests.e2e.service import Service
 
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 SECRET = "hub"
+PINNED = "The binder sews the gatherings in order, glues the spine and lets the book rest. " * 2
 
 
 @pytest.fixture(scope="session")
@@ -57,10 +58,12 @@ def questions(platform: Platform, service: Service) -> Questions:
     return Questions(platform)
 
 
-def small(name: str) -> Object:
-    """Returns the resource of an example, for a node with two cores."""
+def small(name: str, **cache: Object) -> Object:
+    """Returns the resource of an example, for a node with two cores, with more of its cache."""
     wanted = example(name)
     wanted["spec"]["engine"]["resources"] = {"requests": {"cpu": "100m", "memory": "1Gi"}}
+    pins = [{"text": PINNED}]
+    wanted["spec"]["cache"] = {"host": "64Mi", "pinnedPrefixes": pins} | cache
     token = {"secretKeyRef": {"name": SECRET, "key": "token"}}
     variables: list[Object] = [{"name": k, "value": v} for k, v in TRACES.items()]
     wanted["spec"]["engine"]["env"] = [*variables, {"name": "HF_TOKEN", "valueFrom": token}]

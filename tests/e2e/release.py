@@ -87,9 +87,9 @@ class Platform:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def install(self, values: Object, *flags: str, chart: Path = CHART) -> None:
+    def install(self, values: Object, *flags: str) -> None:
         """Installs or upgrades the release and waits for its pods."""
-        command = ("upgrade", "--install", RELEASE, str(chart), "--values", "-", *flags)
+        command = ("upgrade", "--install", RELEASE, str(CHART), "--values", "-", *flags)
         self.helm(*command, "--wait", "--timeout", "4m", stdin=json.dumps(values))
 
     def uninstall(self, *others: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.kubernetes import condition
 from tests.cluster.node_files import NODE
 from tests.e2e.collector import TRACEPARENT, Collector, check
-from tests.e2e.conftest import SECRET
+from tests.e2e.conftest import PINNED, SECRET
 from tests.e2e.load import Questions, bodies, spread
 from tests.e2e.release import MODEL, Platform
 from tests.e2e.service import Service
@@ -42,6 +42,14 @@ def test_a_resource_becomes_an_answer(platform: Platform, service: Service) -> N
     header, row = told.splitlines()
     assert header.split()[:4] == ["NAME", "MODEL", "READY", "REASON"]
     assert row.split()[2] == "True"
+
+
+def test_a_pinned_prefix_is_there_before_anybody_asks(platform: Platform, service: Service) -> None:
+    asked = bodies(1, tokens=1)[0] | {"prompt": f"{PINNED} Then it"}
+    (answer,) = platform.ask_all([asked])
+    assert answer.ok
+    assert answer.cached_tokens >= 16
+    assert answer.route[0] in service.names()
 
 
 def test_gateway_and_engine_tell_one_trace(
