@@ -65,6 +65,7 @@ class Engine:
         scheduling_policy: Policy = "priority",
         max_preemptions: int = 3,
         max_output_tokens: int = 0,
+        pin_blocks: int = 0,
         ageing_s_per_token: float = 0.01,
         host_slots: int = 0,
         disk: FakeDisk | None = None,
@@ -102,6 +103,7 @@ class Engine:
             num_blocks=num_blocks,
             block_tokens=BLOCK,
             max_output_tokens=max_output_tokens,
+            pin_blocks=pin_blocks,
         )
         seeds = itertools.count(1_000_000)
         self.core = EngineCore(

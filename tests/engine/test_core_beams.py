@@ -17,7 +17,7 @@ from octavo.engine.beam_search import BeamParams, EarlyStopping
 from octavo.engine.core import Ticket
 from octavo.engine.preemption import Preemption, PreemptionMode
 from octavo.v1 import common_pb2, engine_pb2
-from octavo.v1.errors import REQUEST_FAILED
+from octavo.v1.errors import NEVER_FITS, REQUEST_FAILED, OctavoError
 
 STOP = common_pb2.FINISH_REASON_STOP
 LENGTH = common_pb2.FINISH_REASON_LENGTH
@@ -332,4 +332,66 @@ def test_search_whose_swap_fails_begins_again() -> None:
     engine.run()
     assert broken
     assert found(engine, low) == wanted(beam(prompt_of(40), 4, max_tokens=40), EOS + 100)
+    engine.assert_idle()
+
+
+@pytest.mark.parametrize("rivals", [1, 2])
+def test_protected_search_in_a_pool_of_just_its_size_ends(rivals: int) -> None:
+    """Its worst case is what it was let in with, not a block more."""
+    swap = Preemption(mode=PreemptionMode.SWAP)
+    engine = Engine(
+        num_blocks=7, max_model_len=64, max_preemptions=1, host_slots=100, preemption=swap
+    )
+    search = beam(prompt_of(17), 2, max_tokens=47, ignore_eos=True)
+    ticket = engine.submit(search)
+    for _ in range(30):
+        engine.step()
+    for seed in range(rivals):
+        prompt = prompt_of(20, seed)
+        engine.submit(
+            generate(prompt, max_tokens=13, ignore_eos=True, priority=-1, request_id=str(seed))
+        )
+        for _ in range(3):
+            engine.step()
+    engine.run()
+    assert found(engine, ticket) == wanted(search, EOS + 100)
+    engine.assert_idle()
+
+
+def test_swapped_search_counts_no_hits_that_its_slots_do_not_know() -> None:
+    """A poisoned request took the hashes of what is swapped; another one computed it again."""
+    bad: list[int] = []
+    prompt = prompt_of(6 * BLOCK + 1)
+    engine = Engine(
+        num_blocks=14,
+        max_model_len=200,
+        host_slots=100,
+        max_preemptions=0,
+        preemption=Preemption(mode=PreemptionMode.SWAP),
+        runner=FakeRunner(poison=lambda r: r.sampling.seed in bad),
+    )
+    search = beam(prompt, 2, max_tokens=15, ignore_eos=True)
+    ticket = engine.submit(search)
+    for _ in range(6):
+        engine.step()
+    bad.append(77)
+    engine.submit(generate(prompt, seed=77, max_tokens=3, ignore_eos=True, request_id="bad"))
+    for _ in range(6):
+        engine.step()
+    longer = prompt + prompt_of(2 * BLOCK, 8)
+    engine.submit(
+        generate(longer, seed=5, max_tokens=30, ignore_eos=True, priority=-1, request_id="other")
+    )
+    engine.run()
+    assert found(engine, ticket) == wanted(search, EOS + 100)
+    engine.assert_idle()
+
+
+def test_search_that_would_not_fit_beside_all_pins_is_refused() -> None:
+    engine = Engine(num_blocks=20, max_model_len=64, pin_blocks=10)
+    with pytest.raises(OctavoError) as refusal:
+        engine.submit(beam(prompt_of(17), 6, max_tokens=47, ignore_eos=True))
+    assert refusal.value.kind is NEVER_FITS
+    engine.submit(beam(prompt_of(17), 3, max_tokens=47, ignore_eos=True))
+    engine.run()
     engine.assert_idle()

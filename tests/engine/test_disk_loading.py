@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.scheduling import Driver, expected, make_request, prompt_of, rows_of
+from tests.fakes import BLOCK
 
 from octavo.engine.disk_tier import LOAD_S
 from octavo.engine.request import FinishReason, Request, RequestId
@@ -168,3 +169,24 @@ def test_many_requests_with_one_prefix_on_disk_all_finish(pace: int) -> None:
     requests = [make_request(i, PROMPT + tail(i), max_tokens=9) for i in range(20, 30)]
     serve(driver, *requests)
     driver.assert_idle()
+
+
+def test_who_waits_far_behind_asks_when_its_turn_comes() -> None:
+    """Read too early it would be evicted by those before, and would not be asked for again."""
+    disk = FakeDisk()
+    driver = Driver(num_blocks=12, max_num_seqs=1, host_slots=8, disk=disk, disk_pace=5)
+    prompt = prompt_of(4 * BLOCK + 1, 1)
+    driver.add(make_request(1, prompt, max_tokens=1))
+    driver.finish_all()
+    disk.work()
+    for i in range(6):
+        driver.add(make_request(300 + i, prompt_of(80, 900 + i), max_tokens=1))
+        driver.finish_all()
+        disk.work()
+    driver.cache.host.poll()
+    for i in range(8):
+        driver.add(make_request(1000 + i, prompt_of(80, 99 + i), max_tokens=3))
+    late = make_request(2000, prompt, max_tokens=1)
+    driver.add(late)
+    driver.finish_all()
+    assert late.num_cached == 4 * BLOCK

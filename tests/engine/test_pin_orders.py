@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -166,6 +167,27 @@ def test_a_full_queue_refuses_a_prefix_and_keeps_nothing_of_it() -> None:
     engine.submit(generate([1], max_tokens=1))
     assert error_of(engine.order(prompt_of(40))).kind.name == "queue_full"
     assert list(engine.listed().pins) == []
+
+
+def test_a_cut_pin_is_kept_by_a_full_queue_and_until_it_is_computed_again() -> None:
+    engine, prompt = Pinning(max_queued_requests=2), prompt_of(40)
+    pin_id = engine.pin(prompt, ttl_s=50.0).pin.pin_id
+    engine.poisons = True
+    engine.submit(generate([*prompt, 9], max_tokens=1))
+    engine.run()
+    engine.poisons = False
+    assert [(p.pin_id, p.num_blocks) for p in engine.listed().pins] == [(pin_id, 0)]
+    for i in range(2):
+        engine.submit(generate([i], max_tokens=1, request_id=str(i)))
+    assert error_of(engine.order(prompt, 50.0)).kind.name == "queue_full"
+    assert [p.pin_id for p in engine.listed().pins] == [pin_id]
+    engine.run()
+    (pin,) = engine.orders.pins
+    engine.now = pin.expires - 0.5 if pin.expires < inf else engine.now + 49.0
+    outcomes = engine.order(prompt, 50.0)
+    engine.run()
+    assert isinstance(outcomes[0], engine_pb2.PinPrefixResponse), "its old time ended meanwhile"
+    assert outcomes[0].pin.num_blocks == 2
 
 
 def test_unpinning_while_it_is_computed_ends_the_wait_with_a_reason() -> None:

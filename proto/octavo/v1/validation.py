@@ -33,6 +33,8 @@ class Capacity:
     block_tokens: int
     max_output_tokens: int = 0
     """Output of one choice, whatever room is left; zero sets no bound."""
+    pin_blocks: int = 0
+    """Blocks that pinned prefixes may take; one choice always fits beside them."""
 
     @classmethod
     def of(cls, card: engine_pb2.ModelCard) -> Capacity:
@@ -44,6 +46,7 @@ class Capacity:
             num_blocks=card.num_blocks,
             block_tokens=card.block_tokens,
             max_output_tokens=card.max_output_tokens,
+            pin_blocks=card.pin_blocks,
         )
 
 
@@ -269,9 +272,10 @@ def check_fits(request: engine_pb2.GenerateRequest, capacity: Capacity) -> None:
     prompt = len(request.token_ids.ids)
     tokens = prompt + (0 if request.score_only else room_left(request, capacity))
     # The last token's K and V are never read, so they need no slot; rounding up forgives it.
-    needed = -(-tokens // capacity.block_tokens)
+    needed, total = -(-tokens // capacity.block_tokens), capacity.num_blocks
     if request.HasField("beam"):
+        total -= capacity.pin_blocks
         shared = prompt // capacity.block_tokens
         needed = shared + request.beam.width * (needed - shared)
-    if needed > capacity.num_blocks:
-        raise OctavoError(NEVER_FITS, param="prompt", needed=needed, total=capacity.num_blocks)
+    if needed > total:
+        raise OctavoError(NEVER_FITS, param="prompt", needed=needed, total=total)

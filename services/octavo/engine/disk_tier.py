@@ -98,6 +98,11 @@ class DiskTier:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def num_reading(self) -> int:
+        """Blocks that are being read."""
+        return len(self._reading)
+
     def parent_of(self, hash_: BlockHash) -> BlockHash | None:
         """Returns the parent of a hash that is held, else None."""
         return self._held.get(hash_)

@@ -187,6 +187,10 @@ class HostTier:
         """Tells whether the request has its content here instead of blocks."""
         return request_id in self._swapped
 
+    def swapped(self, request_id: RequestId) -> Sequence[BlockId]:
+        """Returns the slots of a swapped request in order."""
+        return self._swapped[request_id]
+
     def num_swapped(self, request_ids: Iterable[RequestId]) -> int:
         """Returns how many different slots these swapped requests have."""
         return len({slot for i in request_ids for slot in self._swapped[i]})
@@ -226,7 +230,14 @@ class HostTier:
             if disk.parent_of(hash_) is None:
                 break
             missing.append(hash_)
-        disk.ask(request_id, itertools.islice(missing, self._slots.num_available), now)
+        # What is being read for others needs slots, too.
+        room = max(0, self._slots.num_available - disk.num_reading)
+        disk.ask(request_id, itertools.islice(missing, room), now)
+
+    def is_loading(self, request_id: RequestId, now: float) -> bool:
+        """Tells whether the request waits for blocks that it has asked for."""
+        disk = self.disk
+        return disk is not None and disk.has_asked(request_id) and disk.is_loading(request_id, now)
 
     def poll(self) -> None:
         """Takes in what the disk has brought, between two steps."""

@@ -238,6 +238,11 @@ class Loading:
             bos_token_id=checkpoint.bos_token_id,
             max_num_seqs=config.max_num_seqs,
             max_output_tokens=config.max_output_tokens,
+            pin_blocks=budget_blocks(
+                config.pin_budget,
+                num_blocks=plan.num_blocks,
+                request_blocks=-(-plan.max_model_len // BLOCK_TOKENS),
+            ),
             default_sampling=engine_pb2.Sampling(**checkpoint.default_sampling),  # type: ignore[arg-type]
             features=self._features(),
             dtype=config.dtype,
@@ -332,12 +337,7 @@ class Loading:
     def _orders(self, core: EngineCore, encoder: PromptEncoder) -> PinOrders:
         """Returns the pins, with those that the start is to have."""
         config, cache = self._config, core.scheduler.cache
-        budget = budget_blocks(
-            config.pin_budget,
-            num_blocks=cache.num_allocatable,
-            request_blocks=cache.blocks_for(core.model.capacity.max_model_len),
-        )
-        orders = PinOrders(core, Pins(cache, budget))
+        orders = PinOrders(core, Pins(cache, core.model.capacity.pin_blocks))
         if config.pin_prefix:
             path = Path(config.pin_prefix)
             self._stage("pins", lambda: self._pin(path, orders, encoder))

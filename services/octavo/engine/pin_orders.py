@@ -142,7 +142,9 @@ class PinOrders:
         done: Callable[[Outcome], None],
         now: float,
     ) -> None:
-        pin = self.pins.promise(self._hashes(proto), ttl_s, now)
+        hashes = self._hashes(proto)
+        is_new = not self.pins.knows(hashes)
+        pin = self.pins.promise(hashes, ttl_s, now)
         if pin.is_whole:
             done(self._answer(pin, now))
         elif pin.id in self._open:
@@ -152,7 +154,8 @@ class PinOrders:
             try:
                 self._open[pin.id] = order, self._core.submit(proto, order)
             except OctavoError:
-                self.pins.drop(pin)
+                if is_new:
+                    self.pins.drop(pin)
                 raise
 
     def _hashes(self, proto: engine_pb2.GenerateRequest) -> list[BlockHash]:

@@ -87,6 +87,10 @@ class Pins:
         except KeyError:
             raise OctavoError(PIN_NOT_FOUND, param="pin_id", pin=pin_id) from None
 
+    def knows(self, hashes: Sequence[BlockHash]) -> bool:
+        """Tells whether there is a pin of this prefix."""
+        return hashes[-1].hex() in self._pins
+
     def promise(self, hashes: Sequence[BlockHash], ttl_s: float | None, now: float) -> Pin:
         """Returns the pin of a prefix: a new one, or the one that there is with its time anew.
 
@@ -111,6 +115,8 @@ class Pins:
         pin.ttl_s = ttl_s
         if pin.is_whole:
             self._begin(pin, now)
+        else:
+            pin.expires = inf
         return pin
 
     def hold(self, pin: Pin, now: float) -> bool:

@@ -176,10 +176,17 @@ class Planner:
 
     def _next(self, plan: _Plan) -> Request | None:
         """Returns the first waiting request whose blocks are not just coming from disk."""
-        waiting, loading = self._roster.waiting, self._cache.is_loading
-        if not waiting or not loading(waiting.head, plan.now):
-            return waiting.head if waiting else None
-        return next((r for r in waiting if not loading(r, plan.now)), None)
+        waiting = self._roster.waiting
+        if not waiting:
+            return None
+        head, awaits_disk = waiting.head, self._cache.awaits_disk
+        if not awaits_disk(head, plan.now):
+            return head
+        # Who has no place asks later: what is read too early is evicted before its turn.
+        for request in (r for r in waiting if r is not head):
+            if not (self._has_slots(request) and awaits_disk(request, plan.now)):
+                return request
+        return None
 
     def _remaining(self, plan: _Plan, request: Request) -> int:
         """Returns the tokens that the request can compute in this step if it is alone."""
@@ -296,13 +303,25 @@ class Planner:
         watermark.
         """
         reservations = self._roster.reservations
+        now, later = self._blocks_wanted(request, hits)
         if reservations.is_due(request):
-            reserve = reservations.worst(request) - self._cache.blocks_for(request.num_tokens)
-        else:
-            share = self._config.watermark if self._roster.running else 0.0
-            reserve = int(share * self._cache.num_allocatable) + self._blocks_of_beams(request)
-        lacking = self._cache.shortfall(request, hits) + reserve + reservations.set_aside()
-        return lacking <= freed
+            now += later
+        elif self._roster.running:
+            now += int(self._config.watermark * self._cache.num_allocatable)
+        return now + reservations.set_aside() - self._cache.num_available <= freed
+
+    def _blocks_wanted(self, request: Request, hits: Sequence[BlockId]) -> tuple[int, int]:
+        """Returns how many available blocks a request takes when it starts, and what may follow."""
+        worst = self._roster.reservations.worst(request)
+        if request.beams is not None and request.beams.forked:
+            later = worst - self._cache.host.num_swapped(beam.id for beam in request.holders)
+            # Each beam's next token may take one.
+            soon = min(later, request.slots)
+            return self._cache.blocks_to_resume(request.holders) + soon, later - soon
+        more = self._blocks_of_beams(request)
+        have = self._cache.blocks_for(request.num_tokens) + more
+        now = self._cache.shortfall(request, hits) + self._cache.num_available + more
+        return now, max(0, worst - have)
 
     def _available(self, request: Request) -> int:
         """Returns the blocks that a running request can be given."""

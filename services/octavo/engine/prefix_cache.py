@@ -44,10 +44,9 @@ class PrefixCache:
         """Tokens that were found in the host tier only."""
         self.preempted_hits = 0
         """Tokens that resumed requests found; no measure of how well the cache serves callers."""
-        self.enabled = enabled
-        """Whether anything is ever hit."""
+        self.enabled = enabled  # whether anything is ever hit
         self._blocks = blocks
-        self.host = HostTier(0) if host is None else host
+        self.host = host or HostTier(0)
         self._index = HashIndex()
         self._tiers = Tiers(blocks, self._index, self.host)
         self._tables: dict[RequestId, list[BlockId]] = {}
@@ -270,21 +269,22 @@ class PrefixCache:
         return True
 
     def is_swapped(self, request: Request) -> bool:
-        """Tells whether the request waits with its content in the host tier."""
+        """Whether the request waits with its content in the host tier."""
         return self.host.is_swapped(request.id)
 
-    def resume(self, requests: Sequence[Request]) -> None:
-        """Gives swapped requests tables for what they have computed; what they share comes once.
+    def blocks_to_resume(self, requests: Sequence[Request]) -> int:
+        """Returns how many blocks `resume` takes of those that are available."""
+        return self._tiers.blocks_to_swap_in(r.id for r in requests)
 
-        They are to be as many blocks as `host.num_swapped` says at most.
-        """
+    def resume(self, requests: Sequence[Request]) -> None:
+        """Gives swapped requests, for which there are `blocks_to_resume`, tables again."""
         restored: dict[BlockId, BlockId] = {}
         for request in requests:
             check(request.id not in self._tables, f"request {request.id} has a block table already")
             self._tables[request.id] = self._tiers.swap_in(request.id, (), restored)
 
-    def is_loading(self, request: Request, now: float) -> bool:
-        """Tells whether a waiting request's blocks are coming from disk; asks for them once."""
+    def awaits_disk(self, request: Request, now: float) -> bool:
+        """Asks the disk once for a waiting request's blocks; tells whether they are coming."""
         disk, swapped = self.host.disk, self.is_swapped(request.holders[0])
         if disk is None or swapped or not self.enabled or not request.reads_cache:
             return False

@@ -45,8 +45,13 @@ class Reservations:
         """Returns the blocks that the request and the siblings it carries can need at most.
 
         Siblings share the full blocks of the prompt; the partial one each has for itself, and so
-        have beams. At most the pool: what needs more is given up when it has all of it.
+        have beams. At most the pool: what needs more is given up when it has all of it. Beams that
+        need more are not let in.
         """
+        if request.beams is not None:
+            shared = len(request.prompt_ids) // self._cache.block_tokens
+            each = self._cache.blocks_for(self._longest(request)) - shared
+            return shared + request.slots * each
         own = self._cache.blocks_for(self._longest(request))
         return own + (self._of_siblings(request) if self._fits_as_group(request) else 0)
 
@@ -91,11 +96,10 @@ class Reservations:
         return max(min(at_most, pool), request.num_tokens)
 
     def _of_siblings(self, request: Request) -> int:
-        """Returns what unforked siblings, or all beams but one, need beside what they share."""
-        others = request.siblings if request.beams is None else (request,) * (request.slots - 1)
-        if not others:
+        """Returns the blocks that unforked siblings need beside those they will share."""
+        if not request.siblings:
             return 0
         shared, partial = divmod(len(request.prompt_ids), self._cache.block_tokens)
-        each = [self._cache.blocks_for(self._longest(s)) - shared for s in others]
+        each = [self._cache.blocks_for(self._longest(s)) - shared for s in request.siblings]
         # Once forked, the first one may have to copy the partial block, too.
         return sum(each) + (partial > 0)

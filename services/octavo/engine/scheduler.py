@@ -120,7 +120,7 @@ class Scheduler:
             "reserved_blocks": self.num_reserved_blocks,
             "head": head.id,
             "head_tokens": head.num_tokens,
-            "head_choices": 1 + len(head.siblings),
+            "head_choices": head.slots,
             "head_preemptions": head.num_preemptions,
         }
 
@@ -196,7 +196,7 @@ class Scheduler:
             waiting=self.num_waiting,
             running=self.num_running,
             planned=self._in_flight is not None,
-            loading=any(self.cache.is_loading(r, now) for r in self._roster.waiting),
+            loading=any(self.cache.host.is_loading(i, now) for i in self._roster.requests),
         ):
             error = OctavoError(QUEUE_STALLED, turns=self._stall.limit)
             self._roster.reject(self._roster.waiting.head, error)

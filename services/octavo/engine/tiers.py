@@ -98,10 +98,9 @@ class Tiers:
             self._blocks.share(block)
         table = list(hits)
         for slot in self._host.take_swapped(request_id)[len(hits) :]:
-            entry = self._host.entry(slot)
             known = restored.get(slot)
-            if known is None and entry is not None:
-                known = self._index.find(entry[0])
+            if known is None:
+                known = self._find(self._host.entry(slot))
             if known is None:
                 known = self.restore(slot)
             else:
@@ -109,6 +108,15 @@ class Tiers:
             restored[slot] = known
             table.append(known)
         return table
+
+    def blocks_to_swap_in(self, request_ids: Iterable[RequestId]) -> int:
+        """Returns how many available blocks `swap_in` takes for all of a group."""
+        slots = {slot for i in request_ids for slot in self._host.swapped(i)}
+        found = (self._find(self._host.entry(slot)) for slot in slots)
+        return sum(1 for b in found if b is None or self._blocks.references(b) == 0)
+
+    def _find(self, entry: Entry | None) -> BlockId | None:
+        return None if entry is None else self._index.find(entry[0])
 
     def clear(self) -> None:
         """Forgets all content of all tiers; nothing is in use."""
