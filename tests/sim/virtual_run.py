@@ -78,7 +78,11 @@ def _surroundings(lines: list[str] | None) -> Generator[None, None, None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
+            # Only what this run has left is collected: with what others left comes a gRPC server
+            # whose end waits for a loop that is no more.
+            gc.freeze()
             yield
             gc.collect()
     finally:
+        gc.unfreeze()
         structlog.configure(**before)
