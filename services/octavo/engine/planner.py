@@ -190,7 +190,7 @@ class Planner:
 
     def _remaining(self, plan: _Plan, request: Request) -> int:
         """Returns the tokens that the request can compute in this step if it is alone."""
-        if request.beams is not None and request.beams.forked:
+        if request.is_forked:
             return plan.budget
         remaining = min(request.num_tokens - request.num_computed, plan.budget)
         delivered = request.num_prompt_logprobs
@@ -276,7 +276,7 @@ class Planner:
         hits = self._cache.match(request)
         if not self._has_blocks(request, hits):
             return False
-        if request.beams is not None and request.beams.forked:
+        if request.is_forked:
             self._cache.resume(request.holders)
             num_computed = request.num_computed
         else:
@@ -313,7 +313,7 @@ class Planner:
     def _blocks_wanted(self, request: Request, hits: Sequence[BlockId]) -> tuple[int, int]:
         """Returns how many available blocks a request takes when it starts, and what may follow."""
         worst = self._roster.reservations.worst(request)
-        if request.beams is not None and request.beams.forked:
+        if request.is_forked:
             later = worst - self._cache.host.num_swapped(beam.id for beam in request.holders)
             # Each beam's next token may take one.
             soon = min(later, request.slots)

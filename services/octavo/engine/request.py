@@ -147,9 +147,14 @@ class Request:
         return self if self.carrier is None else self.carrier
 
     @property
+    def is_forked(self) -> bool:
+        """Whether its beams have the blocks, on the device or swapped out, and no longer itself."""
+        return self.beams is not None and self.beams.forked
+
+    @property
     def holders(self) -> Sequence[Request]:
         """The requests with blocks while this one runs: itself, or its beams."""
-        return (self,) if self.beams is None or not self.beams.forked else self.beams.live
+        return self.beams.live if self.beams is not None and self.beams.forked else (self,)
 
     @property
     def lost_beams(self) -> bool:

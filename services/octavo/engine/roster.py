@@ -271,8 +271,7 @@ class Roster:
             self._stop(request)
         elif request in self.waiting:
             self._dequeue(request)
-            for holder in request.holders:
-                self._cache.discard(holder)
+            self._forget_computed(request)
         self.suspects.pop(request.id, None)
 
 

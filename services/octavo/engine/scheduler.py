@@ -192,11 +192,14 @@ class Scheduler:
         check(self._in_flight is None, "a step is in flight")
         self._now = now
         self._in_flight = self._planner.plan(now, max_tokens)
+        planned, host = self._in_flight is not None, self.cache.host
+        # Asked in idle turns only: there can be thousands that wait.
+        idle = not (planned or self._roster.running)
         if self._stall.is_over(
             waiting=self.num_waiting,
             running=self.num_running,
-            planned=self._in_flight is not None,
-            loading=any(self.cache.host.is_loading(i, now) for i in self._roster.requests),
+            planned=planned,
+            loading=idle and any(host.is_loading(r.id, now) for r in self._roster.waiting),
         ):
             error = OctavoError(QUEUE_STALLED, turns=self._stall.limit)
             self._roster.reject(self._roster.waiting.head, error)

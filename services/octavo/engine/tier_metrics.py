@@ -16,7 +16,6 @@ class TierMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
-        self._registry = registry
         self._model_name = model_name
         self._preemptions = Counter(
             "octavo:preemptions",
