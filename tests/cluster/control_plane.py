@@ -6,8 +6,6 @@ pods is played by kwok (stages.yaml says how to steer it).
 
 from __future__ import annotations
 
-import random
-
 from tests.cluster import components
 from tests.cluster.binaries import CONTROL_PLANE, build_all, program
 from tests.cluster.components import USERS, Site
@@ -15,8 +13,7 @@ from tests.cluster.kubectl import Kubectl, Object
 from tests.cluster.own_cluster import READY_S, OwnCluster
 from tests.cluster.program import Program
 from tests.cluster.record import Record, clear_orphans, new_record
-
-from octavo.cli.network import free_ports
+from tests.ports import lasting_port
 
 
 class ControlPlane(OwnCluster):
@@ -31,8 +28,7 @@ class ControlPlane(OwnCluster):
         build_all(CONTROL_PLANE)
         clear_orphans()
         record = record or new_record("control-plane")
-        # Ports that nothing takes while a part is away.
-        api, etcd, peer = free_ports(3, random.Random())
+        api, etcd, peer = (lasting_port() for _ in range(3))
         site = Site(
             folder=record.folder,
             host="127.0.0.1",

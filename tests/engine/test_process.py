@@ -19,7 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.engine.harness import generate
 from tests.engine.tiny_model import write_tiny_model
-from tests.ports import free_port
+from tests.ports import lasting_port
 
 from octavo.engine.process import EXIT_STUCK
 from octavo.v1 import engine_pb2, engine_pb2_grpc
@@ -34,7 +34,7 @@ class EngineProcess:
     """`python -m octavo.engine` with its report pipe."""
 
     def __init__(self, folder: Path, *flags: str, failpoints: str = "") -> None:
-        self.port, self.metrics_port = free_port(), free_port()
+        self.port, self.metrics_port = lasting_port(), lasting_port()
         read_fd, write_fd = os.pipe()
         self.process = subprocess.Popen(
             [

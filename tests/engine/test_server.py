@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +14,7 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.engine.harness import Engine, generate
-from tests.fakes import byte_tokenizer_json, expected_output
+from tests.fakes import FakeRunner, byte_tokenizer_json, expected_output
 
 from octavo.engine.engine_thread import EngineThread
 from octavo.engine.pin_orders import PinOrders
@@ -88,6 +89,11 @@ def run(test: Callable[[Served], Awaitable[None]], engine: Engine | None = None)
     asyncio.run(main())
 
 
+def slow_runner() -> FakeRunner:
+    """Long answers take 10 s, so that they are not over before they are disturbed."""
+    return FakeRunner(before=lambda _: time.sleep(0.02))
+
+
 def test_generate_streams_the_tokens_of_one_request() -> None:
     async def check(serving: Served) -> None:
         call = serving.stub.Generate(generate([1] * 20, seed=3, max_tokens=12))
@@ -121,7 +127,7 @@ def test_38_a_full_queue_is_resource_exhausted_with_the_time_to_come_back() -> N
         assert (error.code, error.retry_after_ms) == ("OCT-2002", 1000)
         first.cancel()
 
-    run(check, Engine(max_queued_requests=1))
+    run(check, Engine(max_queued_requests=1, runner=slow_runner()))
 
 
 def test_36_a_priority_that_would_be_ignored_is_unimplemented() -> None:
@@ -142,7 +148,7 @@ def test_a_cancelled_call_frees_its_blocks() -> None:
             await asyncio.sleep(0.001)
         await serving.control.ResetCache(engine_pb2.ResetCacheRequest())
 
-    run(check, Engine(num_blocks=64))
+    run(check, Engine(runner=slow_runner()))
 
 
 def test_63_sessions_of_two_gateways_do_not_meet() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import grpc.aio
 from tests.faults.child_process import ChildProcess
-from tests.faults.lasting_port import lasting_port
 from tests.faults.stream_client import Answer, ask
 from tests.faults.tiny_llama import MODEL
 from tests.faults.workload import Body
+from tests.ports import lasting_port
 
 from octavo.v1 import engine_pb2, engine_pb2_grpc
 

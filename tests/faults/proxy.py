@@ -21,7 +21,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Protocol
 
-from tests.faults.lasting_port import lasting_port
+from tests.ports import lasting_port
 
 _LINGER_NOT = struct.pack("ii", 1, 0)
 """SO_LINGER that makes close() a reset."""
@@ -112,22 +112,6 @@ class Drip:
         for i in range(0, len(data), self._size):
             await asyncio.sleep(self._pause_s)
             await pipe.write(data[i : i + self._size])
-
-
-class Repeat:
-    """Passes everything, but what is at `at` and `size` bytes long twice."""
-
-    def __init__(self, at: int, size: int) -> None:
-        self._at, self._size, self._seen = at, size, b""
-
-    async def feed(self, data: bytes, pipe: Pipe) -> None:
-        before, self._seen = len(self._seen), self._seen + data
-        end = self._at + self._size
-        cut = max(0, end - before)
-        await pipe.write(data[:cut])
-        if before < end <= len(self._seen):
-            await pipe.write(self._seen[self._at : end])
-        await pipe.write(data[cut:])
 
 
 @dataclass(slots=True)

@@ -13,10 +13,10 @@ import pytest
 from tests.faults.deployment import Deployment, Engine
 from tests.faults.disturbed_run import disturbed, undisturbed
 from tests.faults.figures import milliseconds, record
-from tests.faults.lasting_port import lasting_port
 from tests.faults.message_proxy import MessageProxy, OnState, unchanged
 from tests.faults.proxy import Proxy, Way
 from tests.faults.workload import Body, bodies, body
+from tests.ports import lasting_port
 
 from octavo.v1.engine_pb2 import StateUpdate
 

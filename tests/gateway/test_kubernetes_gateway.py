@@ -19,7 +19,8 @@ from tests.faults.tiny_llama import write_tiny_llama
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.manifests import endpoint_slice, inference_service
 from tests.gateway.script import Script
-from tests.gateway.test_process import chat, free_port, serving, stream_to_end
+from tests.gateway.test_process import chat, serving, stream_to_end
+from tests.ports import lasting_port
 
 from octavo.operator.crd import definition
 
@@ -74,7 +75,7 @@ async def gateway(cluster: Kubernetes, namespace: str, *flags: str) -> AsyncIter
     name = definition()["metadata"]["name"]
     cluster.kubectl.apply(definition())
     cluster.kubectl("wait", "--for", "condition=Established", f"crd/{name}")
-    port = free_port()
+    port = lasting_port()
     flags = (
         *("--discover", "kubernetes", "--namespaces", namespace),
         *("--status-listen", f"127.0.0.1:{port}", *flags),

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.script import Script
+from tests.ports import lasting_port
 
 from octavo.gateway.config import GatewayConfig
 from octavo.gateway.process import run
@@ -22,13 +23,6 @@ from octavo.v1.errors import BAD_SETTING, OctavoError
 
 ROOT = Path(__file__).parents[2]
 MAX_RSS_BYTES = 200 * 1024 * 1024
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def start(*flags: str, environ: Mapping[str, str] | None = None) -> Process:
@@ -49,7 +43,7 @@ async def serving(
     environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
     """A gateway process and a client of it, as soon as it listens."""
-    port = free_port()
+    port = lasting_port()
     addresses = ",".join(e if isinstance(e, str) else e.address for e in engines)
     process = await start("--port", str(port), "--engines", addresses, *flags, environ=environ)
     try:
@@ -122,7 +116,7 @@ def test_a_taken_port_is_one_clear_line_and_its_own_exit_code() -> None:
 def test_it_listens_while_nothing_is_ready_and_serves_once_an_engine_is() -> None:
     async def scenario() -> None:
         engine = FakeEngine()
-        port = free_port()
+        port = lasting_port()
         async with serving(f"127.0.0.1:{port}") as (_, client):
             assert (await client.get("/readyz")).status_code == 503
             refused = await client.post("/v1/chat/completions", json=chat())

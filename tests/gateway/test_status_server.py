@@ -7,13 +7,14 @@ import httpx
 import pytest
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.script import Script
-from tests.gateway.test_process import free_port, ready, serving, stream_to_end
+from tests.gateway.test_process import ready, serving, stream_to_end
+from tests.ports import lasting_port
 
 
 def test_it_shows_probes_metrics_and_state_and_nothing_else() -> None:
     async def scenario() -> None:
         engine = await FakeEngine().start()
-        port = free_port()
+        port = lasting_port()
         flags = ("--status-listen", f"127.0.0.1:{port}")
         async with (
             serving(engine, flags=flags) as (_, client),
@@ -38,7 +39,7 @@ def test_it_shows_probes_metrics_and_state_and_nothing_else() -> None:
 def test_it_answers_until_the_last_stream_has_ended() -> None:
     async def scenario() -> None:
         engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=40)).start()
-        port = free_port()
+        port = lasting_port()
         async with (
             serving(engine, flags=("--status-listen", f"127.0.0.1:{port}")) as (process, client),
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as watcher,

