@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
+from collections.abc import Set
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from typing import IO
 
 from tests.cluster.builder import Builder, made_of
+from tests.cluster.image_archive import full_name, sift
 from tests.cluster.kubectl import Object
 from tests.cluster.machine import Machine
 from tests.cluster.program import Program
@@ -61,13 +65,23 @@ class Images:
         """Takes images over from where they were built; returns those that were not here yet."""
         changed = [name for name in names if self._content(name) != builder.content(name)]
         if changed:
-            with builder.saved(*changed) as stream:
-                command = [*self._machine.entering(), *_IMPORT, "-"]
-                subprocess.run(
-                    command, stdin=stream, check=True, capture_output=True, timeout=_IMPORT_S
-                )
+            known = set(self._machine.run(*_CTR, "content", "list", "--quiet").split())
+            with builder.saved(*changed) as saved:
+                self._take(saved, known)
             self._forget_nameless()
         return changed
+
+    def _take(self, saved: IO[bytes], known: Set[str]) -> None:
+        command = [*self._machine.entering(), *_IMPORT, "-"]
+        with Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=PIPE) as taking:
+            assert taking.stdin is not None
+            assert taking.stderr is not None
+            with contextlib.suppress(BrokenPipeError), taking.stdin as target:
+                sift(saved, target, known)
+            said = taking.stderr.read()
+            taking.wait(_IMPORT_S)
+        if taking.returncode != 0:
+            raise RuntimeError(f"images were not taken over: {said.decode()}")
 
     def kill(self, container: str) -> None:
         """kill -9 of all processes of a container."""
@@ -75,9 +89,7 @@ class Images:
 
     def _content(self, name: str) -> object:
         """Returns what an image is made of; None when there is none of that name."""
-        here = self._digests()
-        registry = "" if "." in name.partition("/")[0] else "docker.io/"
-        digest = here.get(f"{registry}{name}")
+        digest = self._digests().get(full_name(name))
         if digest is None:
             return None
         manifest = self._blob(digest)
