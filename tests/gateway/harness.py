@@ -80,7 +80,7 @@ def prompt(text: str, **fields: object) -> engine_pb2.GenerateRequest:
     return engine_pb2.GenerateRequest(token_ids=ids, **fields)  # type: ignore[arg-type]
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Waits until a condition holds; raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while not condition():

@@ -255,7 +255,7 @@ def test_a_client_that_leaves_a_real_socket_ends_the_generation(stream: bool) ->
                 await asyncio.sleep(0.005)
             return asyncio.get_running_loop().time() - start
 
-    assert asyncio.run(run()) < 1.0
+    assert asyncio.run(run()) < 10.0
 
 
 def test_a_slow_reader_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
