@@ -47,7 +47,6 @@ _MODULES = {
     "kwok": "sigs.k8s.io/kwok/cmd/kwok@v0.8.0",
     "coredns": "github.com/coredns/coredns@v1.14.7",
     "kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router@v2.1.0",
-    "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0",
 }
 _PROGRESS_S = 15.0
 
