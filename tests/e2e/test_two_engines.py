@@ -17,7 +17,7 @@ MODEL = "smollm2"
 PREFIX = "The binder sews the gatherings in order, and each page has its number. " * 20
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     running = Serving(tmp_path_factory.mktemp("logs"), "--replicas", "2")
     with httpx.Client(base_url=running.url) as client:
@@ -93,7 +93,7 @@ def test_an_engine_that_is_killed_under_load_costs_nobody_a_token(serving: Servi
     async def one(client: httpx.AsyncClient, i: int) -> tuple[str, str, list[int]]:
         body = {
             "model": MODEL, "prompt": f"Request {i}: " + PREFIX[: 40 * (i % 7)], "stream": True,
-            "max_tokens": 200, "ignore_eos": True, "return_token_ids": True,
+            "max_tokens": 100, "ignore_eos": True, "return_token_ids": True,
             "temperature": 0.8 * (i % 2), "seed": i,
         }  # fmt: skip
         text, ids = "", list[int]()
