@@ -331,9 +331,8 @@ class Planner:
         """Returns the blocks beyond its own that a waiting request's beams need to catch up."""
         if request.beams is None or not request.beams.live:
             return 0
-        beams, prompt = request.beams.live, len(request.prompt_ids)
-        own = self._cache.blocks_for(beams[0].num_tokens) - prompt // self._cache.block_tokens
-        return len(beams) * own - bool(prompt % self._cache.block_tokens)
+        beams, own = request.beams.live, self._cache.blocks_for(request.num_tokens)
+        return self._roster.reservations.of_beams(request, len(beams), beams[0].num_tokens) - own
 
     def _preempt(self, plan: _Plan, request: Request) -> None:
         holders, shared = request.holders, request.num_computed
