@@ -2,64 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from tests.engine import beam_reference
+from tests.engine.beams import EARLY, beam, found, wanted
 from tests.engine.harness import Engine, generate
-from tests.fakes import BLOCK, EOS, FakeRunner, expected_output, next_logprobs
+from tests.fakes import BLOCK, EOS, FakeRunner, expected_output
 
 from octavo.engine.batch import StepInput
-from octavo.engine.beam_search import BeamParams, EarlyStopping
-from octavo.engine.core import Ticket
+from octavo.engine.beam_search import EarlyStopping
 from octavo.engine.preemption import Preemption, PreemptionMode
-from octavo.v1 import common_pb2, engine_pb2
+from octavo.v1 import common_pb2
 from octavo.v1.errors import NEVER_FITS, REQUEST_FAILED, OctavoError
 
 STOP = common_pb2.FINISH_REASON_STOP
 LENGTH = common_pb2.FINISH_REASON_LENGTH
 ERROR = common_pb2.FINISH_REASON_ERROR
-EARLY = {
-    EarlyStopping.HEURISTIC: engine_pb2.EARLY_STOPPING_UNSPECIFIED,
-    EarlyStopping.WHEN_FULL: engine_pb2.EARLY_STOPPING_WHEN_FULL,
-    EarlyStopping.NEVER: engine_pb2.EARLY_STOPPING_NEVER,
-}
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     return [(seed * 7919 + i * 31) % 256 for i in range(length)]
-
-
-def beam(
-    prompt: Sequence[int], width: int = 3, *, penalty: float | None = None, **fields: object
-) -> engine_pb2.GenerateRequest:
-    proto = generate(prompt, **({"n": width, "max_tokens": 12} | fields))
-    proto.beam.width = width
-    if penalty is not None:
-        proto.beam.length_penalty = penalty
-    return proto
-
-
-def wanted(proto: engine_pb2.GenerateRequest, *ends: int) -> list[list[int]]:
-    """What the reference finds with the fake model, best first."""
-    prompt = list(proto.token_ids.ids)
-    early = next(k for k, v in EARLY.items() if v == proto.beam.early_stopping)
-    how = BeamParams(
-        width=proto.beam.width,
-        max_tokens=proto.max_tokens,
-        end_token_ids=frozenset(ends or {EOS}),
-        length_penalty=proto.beam.length_penalty if proto.beam.HasField("length_penalty") else 1.0,
-        early_stopping=early,
-    )
-    found = beam_reference.search(lambda ids: next_logprobs([*prompt, *ids]), how)
-    return [ids for _, ids in found][: proto.n or 1]
-
-
-def found(engine: Engine, ticket: Ticket) -> list[list[int]]:
-    return [engine.ids(ticket, choice.index) for choice in ticket.choices]
 
 
 @pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])

@@ -12,9 +12,9 @@ from typing import Any
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from tests.engine.beams import beam, found, wanted
 from tests.engine.fake_disk import FakeDisk
 from tests.engine.harness import Engine, generate
-from tests.engine.test_core_beams import beam, found, wanted
 from tests.fakes import EOS, FakeRunner, expected_output
 
 from octavo.engine.batch import StepInput

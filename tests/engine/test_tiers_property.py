@@ -86,7 +86,7 @@ class Life:
             preemption=Preemption(mode=sizes.mode),
             before=self.break_step,
         )
-        self.driver.replay()
+        self.driver.mirror.replay()
 
     def break_step(self, _: StepInput) -> None:
         if len(self.driver.runner.steps) - 1 in self.failing:
