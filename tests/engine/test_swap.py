@@ -286,7 +286,7 @@ def test_25_forks_that_are_swapped_together_share_slots_and_get_shared_blocks_ba
     assert len({tuple(t) for t in again.values()}) == 1
     for choice in choices:
         content = [driver.runner.pool[b] for b in again[choice.id]]
-        prompt = [token ^ mark_of(choice) for token in choice.prompt_ids]
+        prompt = [token ^ mark_of(choice.hash_root) for token in choice.prompt_ids]
         assert list(itertools.chain(*content))[:40] == prompt
     assert tables.keys() == again.keys()
     driver.finish_all()
