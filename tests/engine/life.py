@@ -19,8 +19,8 @@ from tests.fakes import EOS, expected_output
 
 from octavo.engine.batch import StepInput
 from octavo.engine.core import Ticket
-from octavo.engine.preemption import Preemption
-from octavo.engine.request import Request, RequestId
+from octavo.engine.preemption import Preemption, PreemptionMode
+from octavo.engine.request import Request, RequestId, Status
 from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.errors import (
     DEADLINE_EXCEEDED,
@@ -43,6 +43,16 @@ ENDS = {
 LENGTH = common_pb2.FINISH_REASON_LENGTH
 ERROR = common_pb2.FINISH_REASON_ERROR
 ABORT = common_pb2.FINISH_REASON_ABORT
+
+
+class FicklePreemption(Preemption):
+    """Swaps and recomputes by turns, as one does whose prices change."""
+
+    def prefers_swap(self, *, num_blocks: int, num_tokens: int) -> bool:
+        """Has no reason."""
+        if self.mode is not PreemptionMode.AUTO:
+            return super().prefers_swap(num_blocks=num_blocks, num_tokens=num_tokens)
+        return bool(num_tokens % 2)
 
 
 class Life:
@@ -89,7 +99,7 @@ class Life:
             host_slots=sizes.host_slots,
             disk=disk,
             disk_blocks=sizes.disk_blocks,
-            preemption=Preemption(mode=sizes.mode),
+            preemption=FicklePreemption(mode=sizes.mode),
             runner=self._runner,
         )
         self._book = PinBook(self.engine, self.counts)
@@ -192,6 +202,7 @@ class Life:
 
     def _break_some(self, step: StepInput) -> None:
         owners = {row.request.owner for row in step.rows}
+        assert all(owner.status is Status.RUNNING for owner in owners), "a victim has a row"
         breaks = self._turns in self._sizes.failing and len(owners) > 1
         for row in step.rows:
             ask, _ = self._asks.get(row.request.owner.id, (None, 0))
