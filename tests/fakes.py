@@ -12,6 +12,7 @@ import numpy as np
 from octavo.engine.batch import Logprobs, Sampled, StepInput, StepOutput
 from octavo.engine.beam_search import Candidates
 from octavo.engine.request import Request
+from octavo.v1.block_hash import BlockHash
 
 BLOCK = 16
 BYTE_VOCAB = 258
@@ -53,10 +54,16 @@ def expected_output(
     return ids[len(prompt) :]
 
 
+def mark_of(hash_root: BlockHash) -> int:
+    """What the fake runner marks content with: the same number for requests of one salt."""
+    return int.from_bytes(hash_root[:2], "big") << 20
+
+
 class FakeRunner:
     """Keeps token ids where a real runner keeps K and V, and reads them back through block tables.
 
-    So a wrong table, a block reused too early or a copy that did not happen changes the tokens.
+    So a wrong table, a block reused too early, a copy that did not happen or a block of another
+    salt changes the tokens.
 
     Args:
         before: called with each step; may raise to fail it.
@@ -91,15 +98,17 @@ class FakeRunner:
         for source, target in step.copies:
             self.pool[target] = list(self.pool[source])
         for row in step.rows:
+            mark = mark_of(row.request.hash_root)
             for i, token in enumerate(row.token_ids, row.start):
                 block = self.pool.setdefault(row.block_table[i // BLOCK], [None] * BLOCK)
-                block[i % BLOCK] = token
+                block[i % BLOCK] = token ^ mark
         self._before(step)
         output = StepOutput()
         for row in step.rows:
             length = row.start + len(row.token_ids)
             ids = [self.pool[row.block_table[i // BLOCK]][i % BLOCK] for i in range(length)]
-            known = [t for t in ids if t is not None]
+            mark = mark_of(row.request.hash_root)
+            known = [t ^ mark for t in ids if t is not None]
             if len(known) != length:
                 raise AssertionError(f"position {ids.index(None)} was never written")
             for spec in row.samples:

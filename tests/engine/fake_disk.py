@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from octavo.engine.disk_tier import Done
+from octavo.engine.disk_tier import DiskTier, Done
 from octavo.v1.block_hash import BlockHash
 
 Job = tuple[str, int, BlockHash, bytes]
@@ -27,6 +27,16 @@ class FakeDisk:
         self._fails = fails
         self._count = 0
         self._done: list[Done] = []
+
+    def tier(self, capacity: int) -> DiskTier:
+        """Returns a new tier over what is there."""
+        return DiskTier(self, capacity, [(h, parent) for h, (parent, _) in self.files.items()])
+
+    def crash(self) -> None:
+        """Forgets what has not been done, as if the process were gone."""
+        self.reads.clear()
+        self.writes.clear()
+        self._done.clear()
 
     def has_room(self) -> bool:
         return len(self.reads) + len(self.writes) < self._limit

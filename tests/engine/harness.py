@@ -14,7 +14,6 @@ from tests.fakes import BLOCK, BYTE_VOCAB, EOS, FakeRunner, byte_tokenizer_json
 from octavo.engine.block_manager import BlockManager
 from octavo.engine.core import EngineCore, Ticket
 from octavo.engine.detokenizer import Detokenizer
-from octavo.engine.disk_tier import DiskTier
 from octavo.engine.host_tier import HostTier
 from octavo.engine.intake import Model
 from octavo.engine.metrics import EngineMetrics
@@ -69,17 +68,19 @@ class Engine:
         ageing_s_per_token: float = 0.01,
         host_slots: int = 0,
         disk: FakeDisk | None = None,
+        disk_blocks: int = 50,
         preemption: Preemption | None = None,
         runner: FakeRunner | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.runner = runner or FakeRunner()
         ticks = itertools.count()
-        tier = None if disk is None else DiskTier(disk, 50, [])
         self.cache = PrefixCache(
             BlockManager(num_blocks + 1, BLOCK),
             enabled=prefix_caching,
-            host=HostTier(host_slots, disk=tier, pages=self.runner),
+            host=HostTier(
+                host_slots, disk=None if disk is None else disk.tier(disk_blocks), pages=self.runner
+            ),
         )
         self.scheduler = Scheduler(
             SchedulerConfig(

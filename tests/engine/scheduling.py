@@ -6,13 +6,13 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
+from tests.engine.event_mirror import EventMirror
 from tests.engine.fake_disk import FakeDisk
 from tests.fakes import BLOCK, FakeRunner, expected_output
 
 from octavo.engine.batch import Runner, StepInput
 from octavo.engine.beam_search import BeamParams, BeamSearch
 from octavo.engine.block_manager import BlockManager
-from octavo.engine.disk_tier import DiskTier
 from octavo.engine.host_tier import HostTier
 from octavo.engine.policy import Policy
 from octavo.engine.preemption import Preemption
@@ -128,7 +128,9 @@ class Driver:
         self.cache = PrefixCache(
             BlockManager(num_blocks + 1, BLOCK),
             enabled=prefix_caching,
-            host=HostTier(host_slots, disk=self._open(disk_blocks), pages=self.runner),
+            host=HostTier(
+                host_slots, disk=None if disk is None else disk.tier(disk_blocks), pages=self.runner
+            ),
         )
         self.config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
@@ -144,17 +146,12 @@ class Driver:
         self.scheduler = Scheduler(self.config, self.cache, preemption)
         self.now = 0.0
         self.prefill_us_per_token = 0.0
-        self.known: dict[BlockHash, BlockHash] = {}
-        """What somebody who replays the events believes to be cached."""
+        self.mirror = EventMirror(self.cache)
+        self.known = self.mirror.known
         self.errors: dict[RequestId, str] = {}
         self.expired: list[RequestId] = []
         self.outcomes: list[bool] = []
         """For each step that was run, whether it succeeded."""
-
-    def _open(self, capacity: int) -> DiskTier | None:
-        if self.disk is None:
-            return None
-        return DiskTier(self.disk, capacity, [(h, p) for h, (p, _) in self.disk.files.items()])
 
     def add(self, *requests: Request) -> None:
         """Queues requests."""
@@ -183,7 +180,7 @@ class Driver:
         if step is not None:
             self.run(step)
         self.scheduler.check_integrity()
-        self.replay()
+        self.mirror.replay()
         return step
 
     def run(self, step: StepInput) -> None:
@@ -218,18 +215,6 @@ class Driver:
             choice.finish_reason = reason
         self.scheduler.finish(request)
 
-    def replay(self) -> None:
-        """Applies the events; each has to change what was known."""
-        stored, removed, cleared = self.cache.drain_events()
-        if cleared:
-            self.known.clear()
-        for hash_ in removed:
-            del self.known[hash_]
-        for hash_, parent in stored:
-            assert hash_ not in self.known
-            self.known[hash_] = parent
-        assert self.known == dict(self.cache.snapshot())
-
     def finish_all(self, limit: int = 2000) -> int:
         """Steps until nothing is left; returns the number of steps."""
         for count in range(limit):
@@ -249,8 +234,8 @@ class Driver:
         if self.disk is not None:
             self.disk.work()
             assert self.disk.files == {}
-        self.replay()
-        assert self.known == {}
+        self.mirror.replay()
+        assert self.mirror.known == {}
 
 
 def rows_of(step: StepInput | None) -> list[tuple[int, int, int]]:

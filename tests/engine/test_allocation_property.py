@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.engine.event_mirror import EventMirror
 from tests.engine.scheduling import make_request
 
 from octavo.engine.block_manager import BlockId, BlockManager
 from octavo.engine.prefix_cache import Copy, PrefixCache
 from octavo.engine.request import Request, Status
-from octavo.v1.block_hash import BlockHash
 
 BLOCK = 4
 NUM_BLOCKS = 9
@@ -32,7 +32,7 @@ class Allocation(RuleBasedStateMachine):
         self.step: dict[Request, int] = {}
         """Requests of the step in flight, with the position up to which each is computed."""
         self.copies: list[Copy] = []
-        self.known: dict[BlockHash, BlockHash] = {}
+        self.mirror = EventMirror(self.cache)
         self.next_id = 1
 
     def idle(self) -> list[Request]:
@@ -181,14 +181,7 @@ class Allocation(RuleBasedStateMachine):
 
     @invariant()
     def events_give_what_is_published(self) -> None:
-        stored, removed, cleared = self.cache.drain_events()
-        if cleared:
-            self.known.clear()
-        for hash_ in removed:
-            del self.known[hash_]
-        assert not self.known.keys() & dict(stored).keys()
-        self.known.update(stored)
-        assert self.known == dict(self.cache.snapshot())
+        self.mirror.replay()
 
     def teardown(self) -> None:
         if self.step:

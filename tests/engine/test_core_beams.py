@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from tests.engine import beam_reference
+from tests.engine.beams import EARLY, beam, found, wanted
 from tests.engine.harness import Engine, generate
-from tests.fakes import BLOCK, EOS, FakeRunner, expected_output, next_logprobs
+from tests.fakes import BLOCK, EOS, FakeRunner, expected_output
 
 from octavo.engine.batch import StepInput
-from octavo.engine.beam_search import BeamParams, EarlyStopping
+from octavo.engine.beam_search import EarlyStopping
 from octavo.engine.core import Ticket
 from octavo.engine.preemption import Preemption, PreemptionMode
-from octavo.v1 import common_pb2, engine_pb2
+from octavo.engine.request import Status
+from octavo.v1 import common_pb2
 from octavo.v1.errors import NEVER_FITS, REQUEST_FAILED, OctavoError
 
 STOP = common_pb2.FINISH_REASON_STOP
 LENGTH = common_pb2.FINISH_REASON_LENGTH
 ERROR = common_pb2.FINISH_REASON_ERROR
-EARLY = {
-    EarlyStopping.HEURISTIC: engine_pb2.EARLY_STOPPING_UNSPECIFIED,
-    EarlyStopping.WHEN_FULL: engine_pb2.EARLY_STOPPING_WHEN_FULL,
-    EarlyStopping.NEVER: engine_pb2.EARLY_STOPPING_NEVER,
-}
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     return [(seed * 7919 + i * 31) % 256 for i in range(length)]
-
-
-def beam(
-    prompt: Sequence[int], width: int = 3, *, penalty: float | None = None, **fields: object
-) -> engine_pb2.GenerateRequest:
-    proto = generate(prompt, **({"n": width, "max_tokens": 12} | fields))
-    proto.beam.width = width
-    if penalty is not None:
-        proto.beam.length_penalty = penalty
-    return proto
-
-
-def wanted(proto: engine_pb2.GenerateRequest, *ends: int) -> list[list[int]]:
-    """What the reference finds with the fake model, best first."""
-    prompt = list(proto.token_ids.ids)
-    early = next(k for k, v in EARLY.items() if v == proto.beam.early_stopping)
-    how = BeamParams(
-        width=proto.beam.width,
-        max_tokens=proto.max_tokens,
-        end_token_ids=frozenset(ends or {EOS}),
-        length_penalty=proto.beam.length_penalty if proto.beam.HasField("length_penalty") else 1.0,
-        early_stopping=early,
-    )
-    found = beam_reference.search(lambda ids: next_logprobs([*prompt, *ids]), how)
-    return [ids for _, ids in found][: proto.n or 1]
-
-
-def found(engine: Engine, ticket: Ticket) -> list[list[int]]:
-    return [engine.ids(ticket, choice.index) for choice in ticket.choices]
 
 
 @pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
@@ -394,4 +360,58 @@ def test_search_that_would_not_fit_beside_all_pins_is_refused() -> None:
     assert refusal.value.kind is NEVER_FITS
     engine.submit(beam(prompt_of(17), 3, max_tokens=47, ignore_eos=True))
     engine.run()
+    engine.assert_idle()
+
+
+class SwapOfLittle(Preemption):
+    """Swaps what has computed little, and has the rest computed again."""
+
+    def prefers_swap(self, *, num_blocks: int, num_tokens: int) -> bool:
+        return num_tokens < 80
+
+
+def test_search_swapped_while_it_catches_up_takes_no_block_of_whom_the_step_has() -> None:
+    """Its beams write several blocks at once when it is back, before those that came after it."""
+
+    def in_time(step: StepInput) -> None:
+        assert all(row.request.owner.status is Status.RUNNING for row in step.rows)
+
+    engine = Engine(
+        num_blocks=10,
+        host_slots=40,
+        prefix_caching=False,
+        scheduling_policy="shortest",
+        ageing_s_per_token=1.0,
+        preemption=SwapOfLittle(),
+        runner=FakeRunner(before=in_time),
+    )
+    search = beam(prompt_of(15), 2, max_tokens=60, ignore_eos=True)
+    ticket = engine.submit(search)
+    carrier = ticket.choices[0].request
+    asked: dict[Ticket, list[int]] = {}
+
+    def ask(length: int, seed: int, max_tokens: int, priority: int) -> Ticket:
+        prompt = prompt_of(length, seed)
+        proto = generate(prompt, seed=seed, max_tokens=max_tokens, ignore_eos=True)
+        proto.priority, proto.request_id = priority, str(seed)
+        asked[one := engine.submit(proto)] = expected_output(prompt, seed, max_tokens)
+        return one
+
+    for _ in range(42):
+        engine.step()
+    first = ask(140, 1, 4, -1)  # so the search is computed again
+    while first.open or not carrier.is_forked:
+        engine.step()
+    second = ask(140, 2, 4, -1)  # and swapped on its way, when one beam has caught up
+    for _ in range(2):
+        engine.step()
+    assert carrier.num_swaps == 1
+    ask(3, 3, 13, 0)  # runs before the search does, and comes after it in the order
+    engine.step()
+    ask(40, 4, 5, -1)
+    while second.open:
+        engine.step()
+    engine.run()
+    assert found(engine, ticket) == wanted(search, EOS + 100)
+    assert {t: engine.ids(t) for t in asked} == asked
     engine.assert_idle()

@@ -129,7 +129,7 @@ def test_a_restart_finds_the_blocks_again_and_tells_them() -> None:
     disk = FakeDisk()
     filled(disk)
     driver = new_driver(disk)
-    driver.replay()
+    driver.mirror.replay()
     assert set(first_hashes()) <= driver.known.keys()
     again = make_request(9, PROMPT)
     serve(driver, again)

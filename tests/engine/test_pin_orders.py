@@ -4,81 +4,48 @@ from __future__ import annotations
 
 import itertools
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.harness import Engine, generate
+from tests.engine.harness import generate
+from tests.engine.pinning import PinningEngine
 from tests.fakes import BLOCK, FakeRunner, expected_output
 
 from octavo.engine.batch import StepInput
 from octavo.engine.core import Ticket
-from octavo.engine.pin_orders import ListPins, Outcome, PinOrders, PinPrefix, UnpinPrefix
-from octavo.engine.pins import Pins
+from octavo.engine.pin_orders import Outcome
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import REQUEST_FAILED, OctavoError
 
 
-class Pinning(Engine):
-    """An engine with pins, driven as the stepper drives it."""
+class Pinning(PinningEngine):
+    """One that breaks or poisons its steps when told so."""
 
-    def __init__(
-        self, *, budget: int = 16, prefix_caching: bool = True, max_queued_requests: int = 100
-    ) -> None:
-        self.now = 0.0
+    def __init__(self, *, budget: int = 16, **sizes: Any) -> None:
         self.breaks = False
         self.poisons = False
         super().__init__(
+            pin_blocks=budget,
             num_blocks=32,
             max_model_len=256,
-            prefix_caching=prefix_caching,
-            max_queued_requests=max_queued_requests,
-            clock=lambda: self.now,
             runner=FakeRunner(before=self._before, poison=lambda _: self.poisons),
+            **sizes,
         )
-        self.orders = PinOrders(self.core, Pins(self.cache, budget))
 
     def _before(self, step: StepInput) -> None:
         if self.breaks:
             self.breaks = False
             raise OctavoError(REQUEST_FAILED)
 
-    def step(self) -> bool:
-        self.now += 1.0
-        result = self.core.step()
-        for ticket, delta in self.orders.collect(result.deltas, self.now):
-            self.deltas[ticket].append(delta)
-        self.scheduler.check_integrity()
-        self.orders.pins.check_integrity()
-        return result.ran
-
-    def order(self, prompt: list[int], ttl_s: float | None = None, salt: str = "") -> list[Outcome]:
-        """Asks for a pin; the outcome appears in the list."""
-        outcomes: list[Outcome] = []
-        proto = generate(prompt, cache_salt=salt)
-        command = PinPrefix(proto=proto, ttl_s=ttl_s, done=outcomes.append)
-        self.orders.handle(command, self.now)
-        return outcomes
-
-    def pin(self, prompt: list[int], **fields: object) -> engine_pb2.PinPrefixResponse:
+    def pin(self, prompt: list[int], **fields: Any) -> engine_pb2.PinPrefixResponse:
         """Pins a prefix."""
-        outcomes = self.order(prompt, **fields)  # type: ignore[arg-type]
+        outcomes = self.order(prompt, **fields)
         self.run()
         (outcome,) = outcomes
         assert isinstance(outcome, engine_pb2.PinPrefixResponse), outcome
         return outcome
-
-    def unpin(self, pin_id: str) -> OctavoError | None:
-        """Ends a pin; returns the refusal."""
-        answers: list[engine_pb2.UnpinPrefixResponse | OctavoError] = []
-        self.orders.handle(UnpinPrefix(pin_id=pin_id, done=answers.append), self.now)
-        return answers[0] if isinstance(answers[0], OctavoError) else None
-
-    def listed(self) -> engine_pb2.ListPinsResponse:
-        """All pins as callers see them."""
-        answers: list[engine_pb2.ListPinsResponse] = []
-        self.orders.handle(ListPins(answers.append), self.now)
-        return answers[0]
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:

@@ -22,6 +22,7 @@ from octavo.v1.errors import (
 )
 from octavo.v1.validation import (
     Capacity,
+    blocks_of_beams,
     choices_of,
     is_greedy,
     room_left,
@@ -331,6 +332,17 @@ def test_beams_fit_with_all_that_they_may_not_share(prompt: int, width: int, fit
     with pytest.raises(OctavoError) as raised:
         validate_request(made, CAPACITY)
     assert raised.value.kind is NEVER_FITS
+
+
+@given(width=st.integers(1, 5), prompt=st.integers(1, 60), outputs=st.integers(0, 60))
+def test_blocks_of_beams_are_those_that_they_cannot_share(
+    width: int, prompt: int, outputs: int
+) -> None:
+    """Counted one by one: a block that holds prompt alone is everybody's."""
+    num_tokens = prompt + outputs
+    starts = range(0, num_tokens, 16)
+    blocks = {(start, 0 if start + 16 <= prompt else b) for b in range(width) for start in starts}
+    assert blocks_of_beams(width, num_tokens, prompt=prompt, block_tokens=16) == len(blocks)
 
 
 def test_all_that_a_beam_search_tells_fits_into_a_message() -> None:

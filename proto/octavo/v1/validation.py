@@ -267,7 +267,7 @@ def check_fits(request: engine_pb2.GenerateRequest, capacity: Capacity) -> None:
     """Raises NEVER_FITS when the pool could not hold one choice, or all beams, at full length.
 
     One choice alone is what the scheduler can always fall back to: it preempts the others. Beams
-    are preempted all together; they share no more than the full blocks of the prompt for certain.
+    are preempted all together.
     """
     prompt = len(request.token_ids.ids)
     tokens = prompt + (0 if request.score_only else room_left(request, capacity))
@@ -275,7 +275,23 @@ def check_fits(request: engine_pb2.GenerateRequest, capacity: Capacity) -> None:
     needed, total = -(-tokens // capacity.block_tokens), capacity.num_blocks
     if request.HasField("beam"):
         total -= capacity.pin_blocks
-        shared = prompt // capacity.block_tokens
-        needed = shared + request.beam.width * (needed - shared)
+        needed = blocks_of_beams(
+            request.beam.width, tokens, prompt=prompt, block_tokens=capacity.block_tokens
+        )
     if needed > total:
         raise OctavoError(NEVER_FITS, param="prompt", needed=needed, total=total)
+
+
+def blocks_of_beams(width: int, num_tokens: int, *, prompt: int, block_tokens: int) -> int:
+    """Returns the blocks that beams take at most when each has so many tokens.
+
+    They share no more than the full blocks of the prompt for certain.
+
+    Args:
+        width: how many beams.
+        num_tokens: of each one, the prompt's among them.
+        prompt: tokens of the prompt.
+        block_tokens: tokens of a block.
+    """
+    shared = prompt // block_tokens
+    return shared + width * (-(-num_tokens // block_tokens) - shared)

@@ -315,8 +315,13 @@ class Planner:
         worst = self._roster.reservations.worst(request)
         if request.is_forked:
             later = worst - self._cache.host.num_swapped(beam.id for beam in request.holders)
-            # Each beam's next token may take one.
-            soon = min(later, request.slots)
+            # What its beams write until the last token of each is computed, one block at least.
+            size = self._cache.block_tokens
+            writes = (
+                self._cache.blocks_for(b.num_tokens) - b.num_computed // size
+                for b in request.holders
+            )
+            soon = min(later, sum(writes))
             return self._cache.blocks_to_resume(request.holders) + soon, later - soon
         more = self._blocks_of_beams(request)
         have = self._cache.blocks_for(request.num_tokens) + more
@@ -331,9 +336,8 @@ class Planner:
         """Returns the blocks beyond its own that a waiting request's beams need to catch up."""
         if request.beams is None or not request.beams.live:
             return 0
-        beams, prompt = request.beams.live, len(request.prompt_ids)
-        own = self._cache.blocks_for(beams[0].num_tokens) - prompt // self._cache.block_tokens
-        return len(beams) * own - bool(prompt % self._cache.block_tokens)
+        beams, own = request.beams.live, self._cache.blocks_for(request.num_tokens)
+        return self._roster.reservations.of_beams(request, len(beams), beams[0].num_tokens) - own
 
     def _preempt(self, plan: _Plan, request: Request) -> None:
         holders, shared = request.holders, request.num_computed

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from octavo.engine.prefix_cache import PrefixCache
 from octavo.engine.request import Request, RequestId
+from octavo.v1.validation import blocks_of_beams
 
 
 class Reservations:
@@ -49,11 +50,14 @@ class Reservations:
         need more are not let in.
         """
         if request.beams is not None:
-            shared = len(request.prompt_ids) // self._cache.block_tokens
-            each = self._cache.blocks_for(self._longest(request)) - shared
-            return shared + request.slots * each
+            return self.of_beams(request, request.slots, self._longest(request))
         own = self._cache.blocks_for(self._longest(request))
         return own + (self._of_siblings(request) if self._fits_as_group(request) else 0)
+
+    def of_beams(self, request: Request, width: int, num_tokens: int) -> int:
+        """Returns the blocks that so many beams of it take when each has so many tokens."""
+        prompt, size = len(request.prompt_ids), self._cache.block_tokens
+        return blocks_of_beams(width, num_tokens, prompt=prompt, block_tokens=size)
 
     def set_aside(self, but_for: Request | None = None) -> int:
         """Returns how many of the available blocks are not for others than protected requests.
