@@ -76,7 +76,7 @@ async def serving(server: Server) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def talking(
-    *answers: web.Response | float, timeout_s: float = 5.0
+    *answers: web.Response | float, timeout_s: float = 60.0
 ) -> AsyncIterator[tuple[Server, LightkubeCluster]]:
     server = Server()
     server.answers.extend(answers)

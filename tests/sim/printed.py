@@ -20,7 +20,6 @@ def printed(module: str, *arguments: str, hash_seed: str = "0") -> list[str]:
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert result.returncode == 0, result.stdout[-10_000:] + result.stderr[-2000:]

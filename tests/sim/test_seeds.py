@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.sim.printed import counts
 
 from octavo.runtime import failpoint
+
+pytestmark = pytest.mark.timeout(900)  # 20 s on two quiet cores
 
 ERRORS = ("OCT-2001", "OCT-2002", "OCT-2003", "OCT-2004", "OCT-2005", "OCT-2006", "OCT-5001")
 """What can become of a sound request; each has a cause in some of the seeds."""

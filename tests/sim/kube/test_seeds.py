@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.sim.kube.script import FAULTS
 from tests.sim.printed import counts
+
+pytestmark = pytest.mark.timeout(900)  # 20 s on two quiet cores
 
 
 def test_seeds_hold_and_reach_what_there_is() -> None:
