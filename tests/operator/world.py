@@ -29,6 +29,7 @@ from octavo.operator.observed import (
 )
 from octavo.operator.plan import Apply, Delete, Event, Plan, Scale, Write
 from octavo.operator.reconcile import reconcile
+from octavo.operator.spec import references
 from octavo.operator.timestamps import to_text
 
 START = 1_780_000_000.0
@@ -62,6 +63,11 @@ class World:
             children=tuple(copy.deepcopy(list(self.children.values()))),
             pods=tuple(copy.deepcopy(list(self.pods.values()))),
             references=dict(self.references),
+            unread={
+                reference: "it is forbidden"
+                for reference in references(self.resource)
+                if reference not in self.references
+            },
             gateways=self.reports() if self.gateways else None,
             kinds=self.kinds,
         )
