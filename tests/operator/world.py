@@ -45,6 +45,8 @@ class World:
     room: int = 100
     """Engines that there is room for."""
     gateways: bool = True
+    is_silent: bool = False
+    """Whether the gateways that there are say nothing."""
     references: dict[Reference, str | None] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset()
     load: ServiceLoad | None = None
@@ -73,6 +75,8 @@ class World:
         )
 
     def reports(self) -> Gateways:
+        if self.is_silent:
+            return Gateways(silent=1)
         full_name = f"{NAMESPACE}/{self.resource['metadata']['name']}"
         engines = tuple(
             EngineSeen(
