@@ -83,7 +83,6 @@ class ServiceLoad:
     """Requests that wait because no engine is there."""
     queue_s: float = 0.0
     """Predicted seconds that a new request would wait, least over the engines."""
-    arrivals_per_s: float = 0.0
     wanted_age_s: float | None = None
     """Seconds since the last request came; None when none ever did."""
     prompt_tokens: int = 0
