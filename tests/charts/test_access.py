@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
+from tests.charts.account import Rights, rights
 from tests.charts.matrix import MATRIX
 from tests.charts.rendering import Manifest, Values, only, render
 
@@ -13,18 +12,13 @@ from octavo.operator.kinds import Kind
 from octavo.operator.mirror import WATCHED_KINDS
 
 READ = {"get", "list", "watch"}
-Rights = dict[tuple[str, str], set[str]]
-
-DELETED = (kinds.VOLUME_CLAIM, kinds.JOB, kinds.NETWORK_POLICY, kinds.CONFIG_MAP)
-"""Kinds whose objects may be unwanted while their service exists."""
-
 USED: Rights = {
     # Children are made by server-side apply, for which the API server wants both verbs.
     **{(k.group, k.plural): READ | {"create", "patch"} for k in kinds.CHILD_KINDS},
-    **{(k.group, k.plural): READ | {"create", "patch", "delete"} for k in DELETED},
+    **{(k.group, k.plural): READ | {"create", "patch", "delete"} for k in kinds.PASSING_KINDS},
     # It may be missing, so it is listed and not watched.
     (kinds.POD_MONITOR.group, kinds.POD_MONITOR.plural): {"get", "list", "create", "patch"},
-    **{(k.group, k.plural): {"list", "watch"} for k in (kinds.INFERENCE_SERVICE, kinds.POD)},
+    **{(k.group, k.plural): READ for k in (kinds.INFERENCE_SERVICE, kinds.POD)},
     (kinds.DEPLOYMENT.group, "deployments/scale"): {"patch"},
     (kinds.INFERENCE_SERVICE.group, "inferenceservices/status"): {"patch"},
     # Asked for by ownerReferences that block deletion, where that plugin is on.
@@ -37,15 +31,6 @@ USED_AT_HOME: Rights = {
     ("coordination.k8s.io", "leases"): {"get", "patch", "create"},
     ("discovery.k8s.io", "endpointslices"): {"list"},
 }
-
-
-def rights(rules: Iterable[Manifest]) -> Rights:
-    found: Rights = {}
-    for rule in rules:
-        for group in rule["apiGroups"]:
-            for resource in rule["resources"]:
-                found.setdefault((group, resource), set()).update(rule["verbs"])
-    return found
 
 
 def test_operator_may_do_what_it_does_and_no_more() -> None:
@@ -68,8 +53,8 @@ def test_the_list_of_what_the_operator_does_is_complete() -> None:
 def test_gateway_may_look_for_engines_only() -> None:
     role = only(render(), "ClusterRole", "serving.octavo-gateway")
     assert rights(role["rules"]) == {
-        ("serving.octavo.dev", "inferenceservices"): READ,
-        ("discovery.k8s.io", "endpointslices"): READ,
+        ("serving.octavo.dev", "inferenceservices"): {"list", "watch"},
+        ("discovery.k8s.io", "endpointslices"): {"list", "watch"},
     }
 
 

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import yaml
+from tests.charts.account import Rights
 from tests.charts.rendering import ROOT
-from tests.charts.test_access import USED, USED_AT_HOME, Rights
+from tests.charts.test_access import USED, USED_AT_HOME
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubectl import Kubectl, Object
 from tests.cluster.kubernetes import condition
-from tests.operator.operator_process import OperatorProcess, prepare, user
-
-from octavo.operator.kinds import CHILD_KINDS, POD_MONITOR
+from tests.operator.api_proxy import ApiProxy, Asked
+from tests.operator.operator_process import OperatorProcess, account
 
 UNUSED: Rights = {
-    # A server-side apply that creates needs the right to create, and is written down as a patch.
-    **{(kind.group, kind.plural): {"create"} for kind in CHILD_KINDS},
-    # The cluster lacks the kind; with it, it is a child like any other.
-    (POD_MONITOR.group, POD_MONITOR.plural): {"create", "patch", "get"},
     # Asked for only where the plugin OwnerReferencesPermissionEnforcement is on.
     ("serving.octavo.dev", "inferenceservices/finalizers"): {"update"},
     # Only while something else of the Deployment has to wait.
     ("apps", "deployments/scale"): {"patch"},
-    # There is no gateway.
-    ("discovery.k8s.io", "endpointslices"): {"list"},
 }
 """What one run in this cluster has no use for."""
 
@@ -48,20 +43,29 @@ CONFIGURED: Object = {
 }
 
 
-def done_by(control_plane: ControlPlane, namespace: str) -> tuple[Rights, list[Any]]:
-    """Returns what the operator of a namespace did, and what it was refused."""
-    used: Rights = {}
-    refused = []
-    for event in control_plane.audit():
-        target = event.get("objectRef")
-        if event["user"]["username"] != user(namespace) or not target:
-            continue
-        names = (target.get("resource", ""), target.get("subresource", ""))
-        resource = "/".join(name for name in names if name)
-        used.setdefault((target.get("apiGroup", ""), resource), set()).add(event["verb"])
-        if event.get("responseStatus", {}).get("code") == 403:
-            refused.append((event["verb"], resource, event["responseStatus"].get("message")))
-    return used, refused
+MONITOR_DEFINITION: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "scope": "Namespaced",
+        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": True,
+                    }
+                },
+            }
+        ],
+    },
+}
 
 
 def is_ready(found: Object) -> bool:
@@ -73,32 +77,57 @@ def patch(kubectl: Kubectl, name: str, change: dict[str, Any], namespace: str) -
     kubectl("patch", "ois", name, "--type=merge", "--patch", text, namespace=namespace)
 
 
+def is_status_of(plural: str, asked: Asked) -> bool:
+    return asked.is_write and asked.is_about(plural) and asked.is_about("status")
+
+
 def test_what_it_does_and_what_it_may_are_the_same(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    prepare(control_plane, namespace)
-    kubectl = control_plane.kubectl
-    examples = [yaml.safe_load(path.read_text("utf-8")) for path in ROOT.glob("examples/*.yaml")]
-    lease = f"--lease={namespace}/octavo-operator"
-    with OperatorProcess(control_plane, namespace, lease, "--resync-s=2") as operator:
-        for kind, name in (("secret generic", "hub-token"), ("configmap", "settings")):
-            kubectl("create", *kind.split(), name, "--from-literal=a=1", namespace=namespace)
-        kubectl.apply(*examples, CONFIGURED, namespace=namespace)
-        for name in ("smollm2", "configured", "llama-8b"):
-            kubectl.until(is_ready, "ois", name, namespace=namespace)
-        # The loading Job of the former model goes, and the volume with it.
-        change = {"model": {"uri": "file:///models/b", "revision": None}, "cache": None}
-        patch(kubectl, "llama-8b", change, namespace)
-        kubectl.until_gone("pvc", "llama-8b-models", namespace=namespace)
-        # So do prefixes that no engine has any more.
-        (pins,) = kubectl.list("configmaps", namespace=namespace, selector=OF_CONFIGURED)
-        patch(kubectl, "configured", {"cache": None}, namespace)
-        kubectl.until_gone("configmap", pins["metadata"]["name"], namespace=namespace)
-        assert operator.terminate() == 0
-    used, refused = done_by(control_plane, namespace)
+    account(namespace).bring(control_plane)
+    control_plane.kubectl.apply(MONITOR_DEFINITION)
+    try:
+        with ApiProxy(control_plane) as proxy:
+            lead_a_life(control_plane, namespace, proxy)
+    finally:
+        control_plane.kubectl("delete", "crd", MONITOR_DEFINITION["metadata"]["name"])
+    used, refused = account(namespace).done(control_plane)
     assert refused == []
     granted = USED | USED_AT_HOME
     for what, verbs in used.items():
         assert verbs <= granted[what], what
     idle = {what: verbs - used.get(what, set()) for what, verbs in granted.items()}
     assert {what: verbs for what, verbs in idle.items() if verbs} == UNUSED
+
+
+def lead_a_life(control_plane: ControlPlane, namespace: str, proxy: ApiProxy) -> None:
+    """Has an operator do all that it ever does, rare things included."""
+    kubectl = control_plane.kubectl
+    definition = MONITOR_DEFINITION["metadata"]["name"]
+    kubectl.until(lambda found: condition(found, "Established") == "True", "crd", definition)
+    for plural in ("inferenceservices", "pods"):
+        # A conflict, after which the object is read again.
+        proxy.fail(partial(is_status_of, plural), 409)
+    examples = [yaml.safe_load(path.read_text("utf-8")) for path in ROOT.glob("examples/*.yaml")]
+    flags = (f"--lease={namespace}/octavo-operator", "--resync-s=2")
+    with OperatorProcess(control_plane, namespace, *flags, server=proxy.url) as operator:
+        for kind, name in (("secret generic", "hub-token"), ("configmap", "settings")):
+            kubectl("create", *kind.split(), name, "--from-literal=a=1", namespace=namespace)
+        kubectl.apply(*examples, CONFIGURED, namespace=namespace)
+        for name in ("smollm2", "configured", "llama-8b"):
+            kubectl.until(is_ready, "ois", name, namespace=namespace, timeout_s=90)
+        # The loading Job of the former model goes, and the volume with it.
+        change = {"model": {"uri": "file:///models/b", "revision": None}, "cache": None}
+        patch(kubectl, "llama-8b", change, namespace)
+        kubectl.until_gone("pvc", "llama-8b-models", namespace=namespace, timeout_s=90)
+        # So do prefixes that no engine has any more.
+        (pins,) = kubectl.list("configmaps", namespace=namespace, selector=OF_CONFIGURED)
+        patch(kubectl, "configured", {"cache": None}, namespace)
+        name = pins["metadata"]["name"]
+        kubectl.until_gone("configmap", name, namespace=namespace, timeout_s=90)
+        assert operator.terminate() == 0
+        # The Lease that the chart brought is lost, and there are gateways to look for.
+        kubectl("delete", "lease", "octavo-operator", "--ignore-not-found", namespace=namespace)
+    gateway = f"--gateway-service={namespace}/gateway"
+    with OperatorProcess(control_plane, namespace, *flags, gateway, server=proxy.url) as operator:
+        assert operator.terminate() == 0

@@ -16,6 +16,9 @@ from octavo.operator.gateway_reports import read_report
 from octavo.operator.observed import EngineSeen, ServiceLoad, State
 from octavo.v1 import engine_pb2
 
+FOR_PEOPLE = ("arrivals_per_s",)
+"""What no operator decides by."""
+
 
 def told(gateway: Gateway) -> tuple[bytes, dict[str, Any]]:
     found: dict[str, Any] = report(gateway.fleet, gateway="g")
@@ -34,7 +37,8 @@ def test_every_field_arrives() -> None:
         found = read_report(body)
         assert found.gateway == "g"
         assert found.engines == (EngineSeen(**raw["engines"][0]),)
-        assert found.services == (ServiceLoad(**raw["services"][0]),)
+        load = {k: v for k, v in raw["services"][0].items() if k not in FOR_PEOPLE}
+        assert found.services == (ServiceLoad(**load),)
         assert found.engines[0].routable
 
     async def within() -> None:

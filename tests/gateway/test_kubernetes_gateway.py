@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.charts.account import Account, rights
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubernetes import Kubernetes
 from tests.faults.deployment import Engine
@@ -72,17 +75,19 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def gateway(cluster: Kubernetes, namespace: str, *flags: str) -> AsyncIterator[Gateway]:
+    """Runs a gateway with the rights that the chart gives it and no others."""
     name = definition()["metadata"]["name"]
-    cluster.kubectl.apply(definition())
+    account = Account("gateway", namespace)
+    account.bring(cluster)
     cluster.kubectl("wait", "--for", "condition=Established", f"crd/{name}")
     port = lasting_port()
     flags = (
         *("--discover", "kubernetes", "--namespaces", namespace),
         *("--status-listen", f"127.0.0.1:{port}", *flags),
     )
-    environ = {"KUBECONFIG": str(cluster.kubeconfig)}
     async with (
-        serving(flags=flags, environ=environ) as (_, client),
+        kubeconfig(account, cluster) as path,
+        serving(flags=flags, environ={"KUBECONFIG": path}) as (_, client),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as watcher,
     ):
         made = Gateway(client=client, watcher=watcher, kubectl=cluster.kubectl, namespace=namespace)
@@ -90,6 +95,15 @@ async def gateway(cluster: Kubernetes, namespace: str, *flags: str) -> AsyncIter
             while (await watcher.get("/readyz")).status_code != 200:
                 await asyncio.sleep(0.05)
         yield made
+
+
+@contextlib.asynccontextmanager
+async def kubeconfig(account: Account, cluster: Kubernetes) -> AsyncIterator[str]:
+    """Writes how an account reaches the API server; gives the path."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+        json.dump(account.kubeconfig(cluster), file)
+        file.flush()
+        yield file.name
 
 
 @contextlib.asynccontextmanager
@@ -134,6 +148,21 @@ def test_a_service_without_an_engine_holds_its_requests_until_one_is_there(
             assert service["prompt_tokens"] > 0
 
     asyncio.run(scenario())
+
+
+def test_what_it_does_and_what_it_may_are_the_same(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    async def scenario() -> None:
+        async with gateway(control_plane, namespace) as made, engine() as one:
+            await made.apply(inference_service("one"), endpoint_slice("one", one._port, uid="u1"))
+            await made.routable("u1")
+
+    asyncio.run(scenario())
+    account = Account("gateway", namespace)
+    used, refused = account.done(control_plane)
+    assert refused == []
+    assert [rights(role["rules"]) for role in account.roles] == [used]
 
 
 def test_a_pod_that_is_replaced_at_its_address_or_terminates_cuts_nothing(

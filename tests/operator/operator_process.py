@@ -17,38 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.charts.rendering import render
+from tests.charts.account import Account
 from tests.cluster.kubernetes import Kubernetes
 
-from octavo.operator import crd
-
 READY_S = 60.0
-ACCOUNT = "octavo-operator"
 
 
-def prepare(cluster: Kubernetes, namespace: str) -> None:
-    """Brings the definition, and the account and roles of an operator for one namespace."""
-    kinds = ("ServiceAccount", "Role", "RoleBinding")
-    cluster.kubectl.apply(crd.definition(), *_of_chart(namespace, kinds))
-
-
-def roles(namespace: str) -> list[dict[str, Any]]:
-    """Returns the roles that the chart gives an operator that serves its own namespace."""
-    return _of_chart(namespace, ("Role",))
-
-
-def _of_chart(namespace: str, kinds: tuple[str, ...]) -> list[dict[str, Any]]:
-    values = {"rbac": {"clusterScoped": False, "namespaces": [namespace]}}
-    return [
-        each
-        for each in render(values, namespace=namespace)
-        if each["kind"] in kinds and each["metadata"]["name"].endswith("-operator")
-    ]
-
-
-def user(namespace: str) -> str:
-    """Returns the name by which the API server knows the operator of a namespace."""
-    return f"system:serviceaccount:{namespace}:{ACCOUNT}"
+def account(namespace: str) -> Account:
+    """Returns the account of an operator for one namespace."""
+    return Account("operator", namespace)
 
 
 class OperatorProcess:
@@ -56,7 +33,7 @@ class OperatorProcess:
 
     Args:
         cluster: where it works.
-        namespace: what it serves, and where its account is; see `prepare`.
+        namespace: what it serves, and where its account is; see `account`.
         flags: settings.
         server: URL of the API server, if not the cluster's own.
         waits: whether it waits for a lease, and is not ready before it has it.
@@ -75,7 +52,7 @@ class OperatorProcess:
         self._folder = Path(tempfile.mkdtemp(prefix="octavo-operator-"))
         self._log = self._folder / "log"
         self._kubeconfig = self._folder / "kubeconfig"
-        self._kubeconfig.write_text(json.dumps(_kubeconfig(cluster, namespace, server)))
+        self._kubeconfig.write_text(json.dumps(account(namespace).kubeconfig(cluster, server)))
         self._command = [
             sys.executable, "-m", "octavo.operator", "--log-json", "--status-listen=127.0.0.1:0",
             f"--namespaces={namespace}", *flags,
@@ -195,12 +172,3 @@ class OperatorProcess:
             self.kill()
         if error is not None:
             sys.stderr.write(self._tail())
-
-
-def _kubeconfig(cluster: Kubernetes, namespace: str, server: str) -> dict[str, object]:
-    token = cluster.kubectl("create", "token", ACCOUNT, namespace=namespace).strip()
-    whole = json.loads(cluster.kubeconfig.read_text(encoding="utf-8"))
-    (reached,) = whole["clusters"]
-    if server:
-        reached["cluster"] = {"server": server}
-    return {**whole, "users": [{"name": whole["users"][0]["name"], "user": {"token": token}}]}

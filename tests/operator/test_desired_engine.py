@@ -189,9 +189,23 @@ def test_engines_are_ready_only_when_they_are_routable() -> None:
 def test_a_gpu_is_asked_for_where_the_user_says_only_cuda() -> None:
     found = engine_of(template(engine={"device": "cuda"}))
     assert found["resources"] == {"limits": {"nvidia.com/gpu": 1}}
-    mine = {"limits": {"nvidia.com/mig-1g.10gb": 1, "memory": "8Gi"}}
-    assert engine_of(template(engine={"device": "cuda", "resources": mine}))["resources"] == mine
     assert "resources" not in engine_of(template())
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "amd.com/gpu"],
+)
+def test_a_gpu_that_the_user_names_is_the_only_one(gpu: str) -> None:
+    mine = {"limits": {gpu: 2, "memory": "8Gi"}}
+    assert engine_of(template(engine={"device": "cuda", "resources": mine}))["resources"] == mine
+
+
+@pytest.mark.parametrize("other", ["rdma/hca", "vpc.amazonaws.com/efa", "memory"])
+def test_a_resource_that_is_no_gpu_takes_none_away(other: str) -> None:
+    given = {"device": "cuda", "resources": {"limits": {other: 1}}}
+    limits = engine_of(template(engine=given))["resources"]["limits"]
+    assert limits == {other: 1, "nvidia.com/gpu": 1}
 
 
 def test_spread_counts_the_engines_of_this_service() -> None:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.operator.building import INSTALLATION, from_hub, service
 
 from octavo.operator import desired_network, names
+from octavo.operator.kinds import Manifest
 
 
 def test_gateways_find_engines_before_they_are_ready() -> None:
@@ -50,11 +52,32 @@ def test_without_a_gateway_pods_of_the_namespace_are_the_clients() -> None:
     ]
 
 
-def test_an_engine_that_sends_traces_reaches_dns_and_collectors() -> None:
-    env = [{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4317"}]
-    spec = desired_network.engine_policy(service(engine={"env": env}), INSTALLATION)["spec"]
-    (rule,) = spec["egress"]
-    assert sorted(port["port"] for port in rule["ports"]) == [53, 53, 4317, 4318]
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+ELSEWHERE = {"name": ENDPOINT, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+
+
+@pytest.mark.parametrize(
+    ("variable", "ports"),
+    [
+        ({"name": ENDPOINT, "value": "http://collector:4317"}, {4317}),
+        ({"name": ENDPOINT, "value": "http://collector:14317/"}, {14317}),
+        ({"name": ENDPOINT, "value": "collector.otel:55680"}, {55680}),
+        ({"name": ENDPOINT, "value": "http://$(HOST):9317"}, {9317}),
+        ({"name": ENDPOINT, "value": "https://collector.example"}, {443}),
+        ({"name": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "value": "http://[::1]:8317"}, {8317}),
+        ({"name": ENDPOINT, "value": "http://collector:$(PORT)"}, {4317, 4318}),
+        ({"name": "OTEL_EXPORTER_OTLP_HEADERS", "value": "a=b:1"}, {4317, 4318}),
+        (ELSEWHERE, {4317, 4318}),
+    ],
+    ids=lambda given: str(given.get("value", given)) if isinstance(given, dict) else "",
+)
+def test_an_engine_that_sends_traces_reaches_dns_and_its_collector(
+    variable: Manifest, ports: set[int]
+) -> None:
+    wanted = service(engine={"env": [{"name": "A", "value": "http://a:1"}, variable]})
+    (rule,) = desired_network.engine_policy(wanted, INSTALLATION)["spec"]["egress"]
+    assert {p["port"] for p in rule["ports"] if p["protocol"] == "UDP"} == {53, 5353}
+    assert {p["port"] for p in rule["ports"] if p["protocol"] == "TCP"} == {53, 5353} | ports
 
 
 def test_the_loader_reaches_its_hub_and_is_reached_by_nobody() -> None:

@@ -10,9 +10,10 @@ import pytest
 from aiohttp import web
 from tests.operator.fake_cluster import FakeCluster
 
-from octavo.operator.cluster import Key, UnavailableError
+from octavo.operator import gateway_reports
+from octavo.operator.cluster import NO_LABELS, Key, Labels, Listing, UnavailableError
 from octavo.operator.gateway_reports import FRESH_S, GatewayReports
-from octavo.operator.kinds import ENDPOINT_SLICE, Manifest
+from octavo.operator.kinds import ENDPOINT_SLICE, Kind, Manifest
 from octavo.operator.observed import GatewayReport
 
 GATEWAYS = Key("octavo", "gateway")
@@ -51,11 +52,26 @@ class Gateway:
         return web.json_response(self.state, status=self.status)
 
 
+class SlowCluster(FakeCluster):
+    """An API server whose lists come when `answers` is set."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def list(
+        self, kind: Kind, namespace: str | None, *, labels: Labels = NO_LABELS
+    ) -> Listing:
+        await self.answers.wait()
+        return await super().list(kind, namespace, labels=labels)
+
+
 class World:
     """A cluster, gateways behind a Service, a clock, and the reports about them."""
 
     def __init__(self) -> None:
-        self.cluster = FakeCluster()
+        self.cluster = SlowCluster()
         self.time = 1000.0
         self.reports = GatewayReports(self.cluster, GATEWAYS, now=lambda: self.time)
 
@@ -236,6 +252,31 @@ def test_known_gateways_are_asked_on_while_the_api_server_is_away() -> None:
         assert world.reports.about(CHAT).silent == 0
 
     run(case)
+
+
+def test_known_gateways_are_asked_on_while_the_api_server_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway_reports, "ANSWER_S", 0.2)
+
+    async def case(world: World, gateways: list[Gateway]) -> None:
+        first, second = gateways
+        world.place(first)
+        await world.reports.poll()
+        world.place(second)
+        world.cluster.answers.clear()
+        first.state["engines"] = [engine(CHAT, "a")]
+        assert await world.look_again() == {CHAT}
+        first.state["engines"] = []
+        assert await world.reports.poll() == {CHAT}
+        world.cluster.answers.set()
+        assert await world.reports.poll() is None, "the answer counts when it comes"
+        assert len(world.cluster.calls) == 2, "nor was the API server asked twice"
+        assert [r.gateway for r in world.reports.about(CHAT).reports] == ["g0", "g1"]
+        world.cluster.answers.clear()
+        await world.look_again()
+
+    run(case, gateways=2)
 
 
 def test_a_state_of_a_newer_gateway_is_that_of_a_new_engine() -> None:

@@ -56,6 +56,14 @@ def test_a_model_is_there_when_its_job_is_complete() -> None:
     assert not model_state.is_finished(job("Suspended"))
 
 
+def test_a_model_whose_secret_is_not_there_is_not_being_loaded() -> None:
+    spec = from_hub(secretRef={"name": "hub"})
+    found = judged(**spec)
+    assert (found.status, found.reason) == ("False", "Waiting")
+    assert found.message == f"before {spec['model']['uri']} is loaded: Secret hub"
+    assert judged(job(), **spec).reason == "Loading", "who has begun has got its values"
+
+
 def test_a_job_of_another_model_says_nothing() -> None:
     other = job("Complete") | {"metadata": {"name": "llama-load-00000000"}}
     assert judged(other).reason == "Loading"

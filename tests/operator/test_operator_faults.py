@@ -13,7 +13,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.api_proxy import ApiProxy, Asked
-from tests.operator.operator_process import OperatorProcess, prepare
+from tests.operator.operator_process import OperatorProcess, account
 
 from octavo.operator.kinds import CHILD_KINDS, POD_MONITOR
 
@@ -55,7 +55,7 @@ def has(counts: str) -> Any:
 
 @pytest.fixture
 def proxy(cluster: Kubernetes, namespace: str) -> Iterator[ApiProxy]:
-    prepare(cluster, namespace)
+    account(namespace).bring(cluster)
     with ApiProxy(cluster) as running:
         yield running
 
@@ -101,6 +101,23 @@ def test_failing_writes_converge_without_duplicates(
     for kind in ("deployments", "services", "pdb", "networkpolicies", "replicasets"):
         selector = "serving.octavo.dev/service=chat"
         assert len(cluster.kubectl.list(kind, namespace=namespace, selector=selector)) == 1
+
+
+@pytest.mark.parametrize("plural", ["inferenceservices", "pods"])
+def test_a_status_in_conflict_is_read_again_and_written(
+    cluster: Kubernetes, operator: OperatorProcess, proxy: ApiProxy, plural: str
+) -> None:
+    def is_status(asked: Asked) -> bool:
+        return asked.is_write and asked.is_about(plural) and asked.is_about("status")
+
+    namespace = operator.namespace
+    proxy.fail(is_status, 409, times=5)
+    cluster.kubectl.apply(service(), namespace=namespace)
+    cluster.kubectl.until(has("1/1"), RESOURCE, "chat", namespace=namespace, timeout_s=120)
+    assert proxy.num_failed == 5
+    told = [event["event"] for event in operator.events]
+    assert told.count("conflict") == 5
+    assert {"write_refused", "cluster_error"}.isdisjoint(told)
 
 
 @pytest.mark.parametrize("status", [410, 429, 500, 403])
@@ -160,7 +177,7 @@ def test_an_event_that_is_missed_is_made_good_within_a_minute(
 
 
 def test_of_several_operators_one_acts(cluster: Kubernetes, namespace: str) -> None:
-    prepare(cluster, namespace)
+    account(namespace).bring(cluster)
     lease = f"--lease={namespace}/octavo-operator"
 
     def applied(name: str) -> None:

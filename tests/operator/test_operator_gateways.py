@@ -9,7 +9,7 @@ from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.api_proxy import ApiProxy
 from tests.operator.fake_gateway import NOWHERE, FakeGateway
-from tests.operator.operator_process import OperatorProcess, prepare
+from tests.operator.operator_process import OperatorProcess, account
 
 SCALED = {"minReplicas": 0, "maxReplicas": 3, "idleSeconds": 10}
 
@@ -78,7 +78,7 @@ class World:
 
 @pytest.fixture
 def world(cluster: Kubernetes, namespace: str) -> Iterator[World]:
-    prepare(cluster, namespace)
+    account(namespace).bring(cluster)
     with FakeGateway() as gateway, ApiProxy(cluster) as proxy:
         proxy.rewritten[NOWHERE] = "127.0.0.1"
         cluster.kubectl.apply(gateway.endpoints("gateway"), namespace=namespace)

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubectl import KubectlError, Object
 from tests.cluster.kubernetes import Kubernetes, condition
-from tests.operator.operator_process import OperatorProcess, prepare, roles, user
+from tests.operator.operator_process import OperatorProcess, account
 
 RESOURCE = "ois"
 
@@ -36,7 +36,7 @@ def is_ready(found: Object) -> bool:
 @pytest.fixture
 def prepared(cluster: Kubernetes, namespace: str) -> str:
     """A namespace with the account and the roles of an operator."""
-    prepare(cluster, namespace)
+    account(namespace).bring(cluster)
     return namespace
 
 
@@ -52,7 +52,7 @@ def writes(control_plane: ControlPlane, namespace: str) -> list[tuple[str, str]]
     return [
         (event["verb"], event["objectRef"]["resource"])
         for event in control_plane.audit()
-        if event["user"]["username"] == user(namespace)
+        if event["user"]["username"] == account(namespace).user
         and event["verb"] not in ("get", "list", "watch")
         and event.get("objectRef", {}).get("resource") not in ("leases", None)
     ]
@@ -332,125 +332,3 @@ def test_an_api_server_that_is_away_changes_nothing(
     after = control_plane.kubectl.get(RESOURCE, "chat", namespace=namespace)
     assert after["status"] == before["status"]
     assert operator.is_running
-
-
-MONITOR_DEFINITION: Object = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "scope": "Namespaced",
-        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
-
-
-OF_CHAT = "serving.octavo.dev/service=chat"
-
-
-def test_rights_that_are_used_are_rights_that_are_granted(
-    control_plane: ControlPlane, prepared: str
-) -> None:
-    kubectl = control_plane.kubectl
-    config: Object = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "settings"},
-        "data": {"k": "v"},
-    }
-    secret: Object = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "hub"},
-        "stringData": {"HF_TOKEN": "t"},
-    }
-    reference = {"name": "K", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "k"}}}
-    loaded = service(
-        model={"uri": "hf://org/llama", "secretRef": {"name": "hub"}},
-        cache={"volume": {"size": "20Gi"}, "pinnedPrefixes": [{"text": "Once upon a time"}]},
-        engine={"env": [reference]},
-    )
-    flags = ("--resync-s=2", f"--lease={prepared}/octavo-operator")
-    gateway = f"--gateway-service={prepared}/gateway"
-    kubectl.apply(MONITOR_DEFINITION)
-    try:
-        kubectl.until(
-            lambda d: condition(d, "Established") == "True",
-            "crd",
-            "podmonitors.monitoring.coreos.com",
-        )
-        kubectl.apply(config, secret, loaded, namespace=prepared)
-        with OperatorProcess(control_plane, prepared, *flags) as operator:
-            kubectl.until(is_ready, RESOURCE, "chat", namespace=prepared, timeout_s=60)
-            kubectl.until(lambda _: True, "podmonitor", "chat-engine", namespace=prepared)
-            (pins,) = (
-                found["metadata"]["name"]
-                for found in kubectl.list("configmaps", namespace=prepared, selector=OF_CHAT)
-            )
-            # Without a model to load there is neither claim nor loader.
-            kubectl.apply(service(engine={"env": [reference]}), namespace=prepared)
-            kubectl.until_gone("pvc", "chat-models", namespace=prepared, timeout_s=90)
-            kubectl.until_gone("configmap", pins, namespace=prepared, timeout_s=90)
-            operator.terminate()
-        with OperatorProcess(control_plane, prepared, *flags, gateway) as operator:
-            operator.terminate()
-    finally:
-        kubectl("delete", "crd", "podmonitors.monitoring.coreos.com")
-    used, refused = rights_used(control_plane, prepared)
-    assert refused == []
-    granted = rights_granted(prepared)
-    assert used - granted == set()
-    assert sorted(granted - used) == sorted(UNUSED)
-
-
-UNUSED: set[tuple[str, str]] = {
-    # Wanted by clusters that check who may set ownerReferences that block a deletion.
-    ("inferenceservices/finalizers", "update"),
-    # Used while a new model is being loaded and the number of engines changes.
-    ("deployments/scale", "patch"),
-}
-"""Rights that this test does not use, and why they are granted all the same."""
-
-
-def rights_used(
-    control_plane: ControlPlane, namespace: str
-) -> tuple[set[tuple[str, str]], list[str]]:
-    """Returns what the operator did, and what it was not let do."""
-    used: set[tuple[str, str]] = set()
-    refused = []
-    for event in control_plane.audit():
-        if event["user"]["username"] != user(namespace) or "objectRef" not in event:
-            continue
-        about, code = event["objectRef"], event.get("responseStatus", {}).get("code", 0)
-        resource = "/".join(filter(None, (about["resource"], about.get("subresource", ""))))
-        if code == 403:
-            refused.append(f"{event['verb']} {resource}")
-        used.add((resource, event["verb"]))
-        if event["verb"] == "patch" and code == 201:
-            used.add((resource, "create"))
-    return used, refused
-
-
-def rights_granted(namespace: str) -> set[tuple[str, str]]:
-    """Returns what the chart's roles let the operator do."""
-    return {
-        (resource, verb)
-        for role in roles(namespace)
-        for rule in role["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 from tests.cluster.control_plane import ControlPlane
-from tests.operator.operator_process import OperatorProcess, prepare, user
+from tests.operator.operator_process import OperatorProcess, account
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -22,7 +22,7 @@ MAX_RSS = 300 * 1024 * 1024
 def test_500_services_are_reconciled_without_a_storm(
     control_plane: ControlPlane, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepare(control_plane, namespace)
+    account(namespace).bring(control_plane)
     services = [
         {
             "apiVersion": "serving.octavo.dev/v1alpha1",
@@ -66,7 +66,7 @@ def counts(control_plane: ControlPlane, namespace: str) -> list[str]:
 
 def writes(control_plane: ControlPlane, namespace: str) -> list[str]:
     """Returns what the operator has written."""
-    asked = f'"username":"{user(namespace)}"'
+    asked = f'"username":"{account(namespace).user}"'
     lines = control_plane.audit_log.read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines if asked in line and line.endswith("}")]
     return [e["verb"] for e in events if e["verb"] not in ("get", "list", "watch")]

@@ -27,7 +27,7 @@ class World:
         self.references = References(self.cluster, fresh_s=FRESH_S, now=lambda: self.time)
 
     async def read(self, *wanted: Reference) -> dict[Reference, str | None]:
-        return await self.references.read("shop", wanted)
+        return (await self.references.read("shop", wanted)).digests
 
     @property
     def num_reads(self) -> int:
@@ -79,6 +79,8 @@ def test_what_cannot_be_read_is_as_it_was() -> None:
             world.cluster.fail(error)
             world.time += FRESH_S
             assert await world.read(TOKEN, MAP) == before, "the map was never read: no statement"
+            known = await world.references.read("shop", [TOKEN, MAP])
+            assert known.unread == {MAP: error.message}
 
     run(case)
 
@@ -87,7 +89,7 @@ def test_namespaces_have_secrets_of_their_own() -> None:
     async def case(world: World) -> None:
         world.cluster.put(SECRET, secret(token="a"))
         assert (await world.read(TOKEN))[TOKEN] is not None
-        assert await world.references.read("other", [TOKEN]) == {TOKEN: None}
+        assert (await world.references.read("other", [TOKEN])).digests == {TOKEN: None}
 
     run(case)
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.operator.building import from_hub, resource
 from tests.operator.world import World
 
@@ -88,10 +90,40 @@ def test_a_secret_that_vanishes_restarts_nobody_and_is_told() -> None:
     assert {pod["metadata"]["uid"] for pod in world.engines()} == pods
 
 
-def test_what_was_not_looked_at_is_no_reason_to_act() -> None:
+def test_what_cannot_be_read_is_no_reason_to_act() -> None:
     world = World(resource(replicas=1, **WITH_SECRET))
     assert wanted(world).waiting == {DEPLOYMENT, JOB}
     assert wanted(world).missing == ()
+    assert wanted(world).unread == (HUB,)
+
+
+@pytest.mark.parametrize("spec", [WITH_SECRET, from_hub(secretRef={"name": "hub"})])
+def test_what_cannot_be_read_is_said_and_why(spec: dict[str, Any]) -> None:
+    world = World(resource(replicas=1, **spec))
+    world.settle()
+    for told in (world.condition("Ready"), world.condition("Rollout")):
+        assert (told["status"], told["reason"]) == ("False", "ReferenceUnread")
+        assert told["message"] == "Secret hub cannot be read: it is forbidden"
+    assert not [key for key in world.children if key[0] in ("Job", "Deployment")]
+    world.references[HUB] = "11"
+    world.settle()
+    assert world.condition("Ready")["status"] == "True"
+
+
+def test_engines_serve_on_while_what_they_were_made_from_cannot_be_read() -> None:
+    """As after a start of the operator, when nothing has been read yet."""
+    world = World(resource(replicas=1, **WITH_SECRET), references={HUB: "11"})
+    world.settle()
+    before = copy.deepcopy((world.children, world.pods))
+    del world.references[HUB]
+    assert not world.plan().writes
+    world.settle()
+    assert world.condition("Ready")["status"] == "True"
+    assert world.condition("Rollout")["reason"] == "ReferenceUnread"
+    world.references[HUB] = "11"
+    world.settle()
+    assert world.condition("Rollout")["status"] == "True"
+    assert (world.children, world.pods) == before
 
 
 def test_a_job_waits_for_its_secret() -> None:

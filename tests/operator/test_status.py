@@ -55,6 +55,17 @@ def test_the_hit_rate_moves_in_steps_and_stays_while_nothing_is_asked() -> None:
     assert shown(0) == "0%"
 
 
+def test_kinds_of_arithmetic_stay_while_gateways_are_silent_and_go_with_the_engines() -> None:
+    world = settled(replicas=1)
+    before = copy.deepcopy(world.resource["status"])
+    world.is_silent = True
+    assert world.plan().is_empty
+    world.edit(resource(replicas=0)["spec"])
+    world.settle()
+    assert "numericsIDs" in before
+    assert "numericsIDs" not in world.resource["status"]
+
+
 def test_fields_of_somebody_else_cost_no_write_and_ours_come_back() -> None:
     world = settled(replicas=1)
     theirs = {"type": "Other", "status": "True"}

@@ -11,6 +11,7 @@ from octavo.operator.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     JOB,
+    NETWORK_POLICY,
     SERVICE,
     VOLUME_CLAIM,
     Kind,
@@ -23,7 +24,12 @@ from octavo.operator.writes import Changes, changes
 
 
 def child(kind: str = "Service", name: str = "x", *, applied: str = "h", **spec: Any) -> Manifest:
-    versions = {"Service": "v1", "Deployment": "apps/v1", "Job": "batch/v1"}
+    versions = {
+        "Service": "v1",
+        "Deployment": "apps/v1",
+        "Job": "batch/v1",
+        "NetworkPolicy": "networking.k8s.io/v1",
+    }
     return {
         "apiVersion": versions[kind],
         "kind": kind,
@@ -95,11 +101,22 @@ def test_an_object_that_is_being_deleted_is_waited_for() -> None:
 
 
 def test_what_is_no_longer_wanted_goes_last_and_only_if_it_is_ours() -> None:
-    mine, foreign = there(child(name="mine")), there(child(name="foreign"), owner="other")
-    going = there(child(name="going"), deletionTimestamp="now")
+    def policy(name: str, **more: Any) -> Manifest:
+        return there(child("NetworkPolicy", name), **more)
+
+    mine, foreign = policy("mine"), policy("foreign", owner="other")
+    going = policy("going", deletionTimestamp="now")
     found = found_changes([mine, foreign, going], [child(name="new")])
     assert [type(write) for write in found.writes] == [Apply, Delete]
-    assert found.writes[1] == Delete(kind=SERVICE, name="mine", uid="u1", resource_version="7")
+    assert found.writes[1] == Delete(
+        kind=NETWORK_POLICY, name="mine", uid="u1", resource_version="7"
+    )
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Service"])
+def test_a_copy_of_what_never_goes_is_its_maker_s(kind: str) -> None:
+    """A copy names us as its owner too, and the roles do not let us delete that kind."""
+    assert found_changes([there(child(kind, "copy"))], []).writes == ()
 
 
 def mounting(volume: Manifest) -> Manifest:

@@ -29,6 +29,7 @@ from octavo.operator.observed import (
 )
 from octavo.operator.plan import Apply, Delete, Event, Plan, Scale, Write
 from octavo.operator.reconcile import reconcile
+from octavo.operator.spec import references
 from octavo.operator.timestamps import to_text
 
 START = 1_780_000_000.0
@@ -44,6 +45,8 @@ class World:
     room: int = 100
     """Engines that there is room for."""
     gateways: bool = True
+    is_silent: bool = False
+    """Whether the gateways that there are say nothing."""
     references: dict[Reference, str | None] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset()
     load: ServiceLoad | None = None
@@ -62,11 +65,18 @@ class World:
             children=tuple(copy.deepcopy(list(self.children.values()))),
             pods=tuple(copy.deepcopy(list(self.pods.values()))),
             references=dict(self.references),
+            unread={
+                reference: "it is forbidden"
+                for reference in references(self.resource)
+                if reference not in self.references
+            },
             gateways=self.reports() if self.gateways else None,
             kinds=self.kinds,
         )
 
     def reports(self) -> Gateways:
+        if self.is_silent:
+            return Gateways(silent=1)
         full_name = f"{NAMESPACE}/{self.resource['metadata']['name']}"
         engines = tuple(
             EngineSeen(

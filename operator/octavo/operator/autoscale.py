@@ -7,6 +7,10 @@ Down:  after an idle window without a moment of more than little load; if that t
 Zero:  after an idle window without a request, counted from when the last engine could serve, for
        loading is not idle. From zero at once, by one request that is held, or that came and left.
 
+Of arrivals it asks only how long ago the last one was. Their rate would have to be compared with
+what an engine can do, which depends on lengths and cache hits; the queue is what arrivals exceed
+that by, in seconds, and is above the target before the mean of a minute tells.
+
 What it must remember is in the status, and changes only when something happens.
 """
 

@@ -252,13 +252,15 @@ class Controller:
     async def _observe(
         self, service: Key, resource: Manifest, refusals: tuple[Refusal, ...]
     ) -> Observed:
-        references = await self._references.read(service.namespace, spec.references(resource))
+        wanted = spec.references(resource)
+        known = await self._references.read(service.namespace, wanted)
         return Observed(
             resource=resource,
             installation=self._installation,
             children=self.mirror.children(service),
             pods=self.mirror.pods(service),
-            references=references,
+            references=known.digests,
+            unread=known.unread,
             gateways=self._reports.about(service) if self._reports is not None else None,
             kinds=self.mirror.optional_kinds,
             refusals=refusals,

@@ -207,7 +207,12 @@ def _probes() -> Manifest:
 def _resources(engine: Engine) -> Manifest:
     resources: Manifest = {part: amounts for part, amounts in engine.resources.items() if amounts}
     limits = resources.get("limits", {})
-    has_device = any("/" in resource for resource in limits)
-    if engine.device == "cuda" and not has_device:
+    if engine.device == "cuda" and not any(map(_is_gpu, limits)):
         resources["limits"] = limits | {"nvidia.com/gpu": 1}
     return resources
+
+
+def _is_gpu(resource: str) -> bool:
+    """Tells whether a resource is a GPU or a share of one; network adapters have a "/" as well."""
+    vendor, _, name = resource.partition("/")
+    return bool(vendor) and ("gpu" in name or name.startswith("mig-"))

@@ -5,6 +5,9 @@ Engines speak without a password, so their network policy is what keeps stranger
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
 from octavo.operator import names
 from octavo.operator.kinds import (
     DISRUPTION_BUDGET,
@@ -15,11 +18,17 @@ from octavo.operator.kinds import (
     object_of,
 )
 from octavo.operator.observed import Installation
-from octavo.operator.spec import InferenceService
+from octavo.operator.spec import InferenceService, Variable
 
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 _TRACES = "OTEL_EXPORTER_OTLP"
+_COLLECTORS = (f"{_TRACES}_ENDPOINT", f"{_TRACES}_TRACES_ENDPOINT")
 _TRACE_PORTS = (4317, 4318)
+"""Where collectors listen usually."""
+_TLS_PORT = 443
+"""Where gRPC goes by an address without a port, whatever its scheme."""
+_DNS_PORTS = (53, 5353)
+"""That of its Service, and that of its pods where they have not the same."""
 
 
 def service(wanted: InferenceService) -> Manifest:
@@ -67,7 +76,7 @@ def engine_policy(wanted: InferenceService, installation: Installation) -> Manif
     """Returns who reaches the engines: gateways their API, monitoring their metrics.
 
     Without a gateway the pods of the namespace are its clients. Engines themselves reach nobody,
-    unless their variables say that they send traces.
+    unless their variables say that they send traces; then they reach the port that these name.
     """
     ingress = [_rule("from", [_clients(installation)], names.GRPC_PORT)]
     if installation.monitoring_namespaces:
@@ -78,15 +87,31 @@ def engine_policy(wanted: InferenceService, installation: Installation) -> Manif
         "policyTypes": ["Ingress", "Egress"],
         "ingress": ingress,
     }
-    if any(variable.name.startswith(_TRACES) for variable in wanted.spec.engine.env):
-        name_ports = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
-        trace_ports = [{"port": port, "protocol": "TCP"} for port in _TRACE_PORTS]
-        spec["egress"] = [{"ports": [*name_ports, *trace_ports]}]
+    traces = [v for v in wanted.spec.engine.env if v.name.startswith(_TRACES)]
+    if traces:
+        reached = [(port, "UDP") for port in _DNS_PORTS]
+        reached += [(port, "TCP") for port in (*_DNS_PORTS, *_trace_ports(traces))]
+        ports = [{"port": port, "protocol": protocol} for port, protocol in reached]
+        spec["egress"] = [{"ports": ports}]
     return object_of(
         NETWORK_POLICY,
         _metadata(wanted),
         spec=spec,
     )
+
+
+def _trace_ports(variables: Iterable[Variable]) -> list[int]:
+    """Returns the ports of the collectors; the usual ones while none of them can be read here."""
+    ports = [_port_of(v.value) for v in variables if v.name in _COLLECTORS and v.value]
+    return sorted({port for port in ports if port is not None}) or list(_TRACE_PORTS)
+
+
+def _port_of(address: str) -> int | None:
+    """Returns the port of a collector; None where it is only known in the pod, as `$(PORT)`."""
+    try:
+        return urlsplit(address if "//" in address else f"//{address}").port or _TLS_PORT
+    except ValueError:
+        return None
 
 
 def loader_policy(wanted: InferenceService) -> Manifest:

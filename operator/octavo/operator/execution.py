@@ -2,7 +2,7 @@
 
 What is gone needs no write. A refused write does not stop those behind it, and the status waits
 until the refusals are known to whoever made the plan. A conflict, or an API server that does not
-answer, ends the plan; a child in conflict is read again first. Decides nothing.
+answer, ends the plan; what is in conflict is read again first. Decides nothing.
 """
 
 from __future__ import annotations

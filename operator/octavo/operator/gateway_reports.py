@@ -1,8 +1,8 @@
 """What the gateways say of themselves: each Ready one is asked for its /state every second or so.
 
-The gateways are the endpoints of one Service. While the API server is away the known ones are
-asked on; a gateway that does not answer keeps its last report for FRESH_S and is silent from then
-on. Knows nothing of what follows from a report.
+The gateways are the endpoints of one Service. While the API server is away, or slow, the known ones
+are asked on; a gateway that does not answer keeps its last report for FRESH_S and is silent from
+then on. Knows nothing of what follows from a report.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DISCOVER_S: Final = 5.0
 """Between two looks at which gateways there are."""
 
 ANSWER_S: Final = 2.0
-"""Time for a gateway's answer."""
+"""Time for a gateway's answer, and for the API server's before the known gateways are asked."""
 
 WANTED_S: Final = 5.0
 """Age of the last request up to which a service counts as asked for just now."""
@@ -70,10 +70,14 @@ class GatewayReports:
         self._client = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False)
         self._gateways: dict[str, _Gateway] = {}
         self._discovered_at = float("-inf")
+        self._discovery: asyncio.Task[None] | None = None
         self._members: frozenset[tuple[str, bool]] = frozenset()
 
     async def close(self) -> None:
         """Closes the connections."""
+        if self._discovery is not None:
+            self._discovery.cancel()
+            await asyncio.wait([self._discovery])
         await self._client.aclose()
 
     @property
@@ -105,14 +109,25 @@ class GatewayReports:
 
         All are concerned when a gateway comes, goes or falls silent.
         """
-        if self._now() - self._discovered_at >= DISCOVER_S:
-            await self._discover()
+        await self._look()
         found = await asyncio.gather(*(self._ask(g) for g in self._gateways.values()))
         members = frozenset((g.address, self._is_fresh(g)) for g in self._gateways.values())
         if members != self._members:
             self._members = members
             return None
         return {_key(name) for names in found for name in names if "/" in name}
+
+    async def _look(self) -> None:
+        """Looks every so often which gateways there are; does not wait long when some are known."""
+        if self._discovery is None:
+            if self._now() - self._discovered_at < DISCOVER_S:
+                return
+            self._discovery = asyncio.create_task(self._discover())
+        looking = self._discovery
+        await asyncio.wait([looking], timeout=ANSWER_S if self.are_known else None)
+        if looking is self._discovery and looking.done():
+            self._discovery = None
+            looking.result()
 
     async def _discover(self) -> None:
         try:

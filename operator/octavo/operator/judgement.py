@@ -93,8 +93,9 @@ def _obstacles(situation: Situation) -> Iterator[Condition]:
             f" once it has them, delete the Deployment {engine(situation.service.name)}"
         )
         yield _ready_as("False", "NoImageVolumes", message, is_failure=True)
-    if situation.revision.missing and situation.deployment is None:
-        yield _ready_as("False", "ReferenceMissing", _what_is_missing(situation), is_failure=True)
+    lack = _lack(situation)
+    if lack is not None and situation.deployment is None:
+        yield _like(lack)
 
 
 def _at_zero(situation: Situation) -> Condition:
@@ -116,10 +117,8 @@ def _rollout(situation: Situation) -> Condition:
     if situation.service.is_dry_run and situation.changes.writes:
         message = f"the annotation {DRY_RUN} holds changes back: see status.plan"
         return condition(ROLLOUT, "False", "DryRun", message)
-    if revision.missing:
-        return condition(
-            ROLLOUT, "False", "ReferenceMissing", _what_is_missing(situation), is_failure=True
-        )
+    if (lack := _lack(situation)) is not None:
+        return lack
     if DEPLOYMENT in revision.waiting:
         message = "the engines wait until the model is in the volume"
         return condition(ROLLOUT, "False", "WaitingForModel", message)
@@ -167,12 +166,17 @@ def _refused_pods(situation: Situation) -> str | None:
     return str(failed.get("message", "")) if failed.get("status") == "True" else None
 
 
-def _what_is_missing(situation: Situation) -> str:
-    names = [
-        f"{ref.kind} {ref.name}" + (f" with the key {ref.key}" if ref.key else "")
-        for ref in situation.revision.missing
-    ]
-    return f"waits for {', '.join(names)}"
+def _lack(situation: Situation) -> Condition | None:
+    """Returns Rollout as it is while values of the pods are not known; None when all are."""
+    missing, unread = situation.revision.missing, situation.revision.unread
+    if missing:
+        message = f"waits for {', '.join(map(str, missing))}"
+        return condition(ROLLOUT, "False", "ReferenceMissing", message, is_failure=True)
+    if unread:
+        why = situation.observed.unread
+        message = "; ".join(f"{ref} cannot be read: {why[ref]}" for ref in unread)
+        return condition(ROLLOUT, "False", "ReferenceUnread", message, is_failure=True)
+    return None
 
 
 def _how_many_route(situation: Situation) -> str:

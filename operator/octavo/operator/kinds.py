@@ -58,6 +58,9 @@ CHILD_KINDS: Final = (
 )  # fmt: skip
 """Kinds of the children of an InferenceService, in the order in which they are written."""
 
+PASSING_KINDS: Final = (VOLUME_CLAIM, JOB, NETWORK_POLICY, CONFIG_MAP)
+"""Kinds of children that may be unwanted while their InferenceService exists."""
+
 OPTIONAL_KINDS: Final = (POD_MONITOR,)
 """Kinds that a cluster may lack."""
 

@@ -8,7 +8,7 @@ from octavo.operator import desired_loader, failures, names, pods
 from octavo.operator.conditions import MODEL_CACHED, Condition, condition, of_failure
 from octavo.operator.kinds import JOB, Manifest
 from octavo.operator.observed import Observed, metadata
-from octavo.operator.spec import InferenceService
+from octavo.operator.spec import InferenceService, references_of
 
 _JOB_LABEL = "batch.kubernetes.io/job-name"
 
@@ -31,6 +31,10 @@ def judge(service: InferenceService, observed: Observed, now: float) -> Conditio
     failure = failures.of_pods(_of_job(loaders, name), now)
     if failure is not None:
         return of_failure(MODEL_CACHED, failure)
+    lacking = [r for r in references_of(service.spec) if observed.references.get(r) is None]
+    if job is None and lacking:
+        message = f"before {model.uri} is loaded: {', '.join(map(str, lacking))}"
+        return condition(MODEL_CACHED, "False", "Waiting", message)
     return condition(MODEL_CACHED, "False", "Loading", f"{model.uri} is being loaded")
 
 

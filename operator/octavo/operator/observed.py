@@ -28,6 +28,9 @@ class Reference:
     key: str = ""
     """The one key that is taken; empty takes all of them."""
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" with the key {self.key}" if self.key else "")
+
 
 def digest(reference: Reference, found: Manifest | None) -> str | None:
     """Returns a hash of the data that a reference takes; None while there is no such data.
@@ -80,7 +83,6 @@ class ServiceLoad:
     """Requests that wait because no engine is there."""
     queue_s: float = 0.0
     """Predicted seconds that a new request would wait, least over the engines."""
-    arrivals_per_s: float = 0.0
     wanted_age_s: float | None = None
     """Seconds since the last request came; None when none ever did."""
     prompt_tokens: int = 0
@@ -147,7 +149,9 @@ class Observed:
     """Pods with that label: engines, loaders, and those that are going."""
     references: Mapping[Reference, str | None] = field(default_factory=dict)
     """`digest` of each of `spec.references(resource)`; None: it does not exist. One that is
-    missing from the mapping was not looked at, which is no reason to act."""
+    missing from the mapping could not be read, which is no reason to act."""
+    unread: Mapping[Reference, str] = field(default_factory=dict)
+    """Why references could not be read, in the API server's words."""
     gateways: Gateways | None = None
     """None: no gateway is installed, so an engine is routable as soon as it is ready."""
     kinds: frozenset[str] = frozenset()

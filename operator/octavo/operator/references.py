@@ -32,6 +32,16 @@ class _Reading:
     digest: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of some references; each is in one of the two."""
+
+    digests: dict[Reference, str | None]
+    """Hash of the data of each, None for what does not exist."""
+    unread: dict[Reference, str]
+    """Why the others could not be read."""
+
+
 class References:
     """Reads what services refer to.
 
@@ -47,19 +57,16 @@ class References:
         self._now = now
         self._readings: dict[tuple[str, Reference], _Reading] = {}
 
-    async def read(
-        self, namespace: str, wanted: Iterable[Reference]
-    ) -> dict[Reference, str | None]:
-        """Returns the hash of each reference's data, None for what does not exist.
-
-        What cannot be read now keeps its former hash, and is left out where it has none.
-        """
+    async def read(self, namespace: str, wanted: Iterable[Reference]) -> Known:
+        """Returns what is known of references; what cannot be read now keeps its former hash."""
         wanted = tuple(wanted)
+        failed: dict[tuple[str, str], str] = {}
         stale = [r for r in wanted if not self._is_fresh(namespace, r)]
         for kind, name in dict.fromkeys((r.kind, r.name) for r in stale):
             try:
                 found = await self._cluster.get(_KINDS[kind], Key(namespace, name))
             except ClusterError as error:
+                failed[kind, name] = error.message
                 log.warning(
                     "reference_not_read",
                     kind=kind,
@@ -72,8 +79,11 @@ class References:
                 if (reference.kind, reference.name) == (kind, name):
                     reading = _Reading(self._now(), digest(reference, found))
                     self._readings[namespace, reference] = reading
-        known = ((r, self._readings.get((namespace, r))) for r in wanted)
-        return {reference: reading.digest for reference, reading in known if reading is not None}
+        known = {r: self._readings.get((namespace, r)) for r in wanted}
+        return Known(
+            digests={r: reading.digest for r, reading in known.items() if reading is not None},
+            unread={r: failed[r.kind, r.name] for r, reading in known.items() if reading is None},
+        )
 
     def prune(self) -> None:
         """Forgets what nobody asks for any more."""

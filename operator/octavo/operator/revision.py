@@ -28,6 +28,8 @@ class Revision:
     """Hash of the pod template."""
     missing: tuple[Reference, ...]
     """Secrets and ConfigMaps that do not exist, or lack the key."""
+    unread: tuple[Reference, ...]
+    """Those of which even that is not known."""
     waiting: frozenset[Kind]
     """Kinds of objects that cannot be written yet."""
 
@@ -46,8 +48,9 @@ def revision(
     wanted = references_of(service.spec)
     known = {ref: observed.references[ref] for ref in wanted if ref in observed.references}
     missing = tuple(ref for ref, value in known.items() if value is None)
+    unread = tuple(ref for ref in wanted if ref not in known)
     present = deployment["spec"]["template"] if deployment else None
-    if missing and present is not None:
+    if (missing or unread) and present is not None:
         # The engines that run have got their values: a Secret that vanishes restarts none.
         references = annotation(present, names.REFERENCES)
     else:
@@ -64,7 +67,7 @@ def revision(
     kept = annotation(deployment, names.IMAGE) if deployment and is_present else ""
     image = kept or default
     waiting: set[Kind] = set()
-    if len(known) < len(wanted) or (missing and present is None):
+    if unread or (missing and present is None):
         waiting |= {DEPLOYMENT, JOB}
     if missing:
         waiting.add(JOB)
@@ -76,5 +79,6 @@ def revision(
         references=references,
         template=template,
         missing=missing,
+        unread=unread,
         waiting=frozenset(waiting),
     )

@@ -168,7 +168,8 @@ def topology_spread() -> Manifest:
 def resources() -> Manifest:
     """What a container needs and gets at most."""
     return fields(
-        "What an engine needs (requests) and gets at most (limits), as in a pod.",
+        "What an engine needs (requests) and gets at most (limits), as in a pod; on cuda without"
+        " any GPU in the limits, one nvidia.com/gpu.",
         {
             "limits": table("", amount(), most=16),
             "requests": table("", amount(), most=16),

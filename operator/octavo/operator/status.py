@@ -44,7 +44,7 @@ def status_of(situation: Situation, judged: list[Condition]) -> Manifest:
         "draining": counts.draining,
         "counts": f"{counts.routable}/{counts.desired}",
         "hitRate": _hit_rate(situation, str(present.get("hitRate", ""))),
-        "numericsIDs": _numerics(situation),
+        "numericsIDs": _numerics(situation, present.get("numericsIDs") or []),
         "plan": situation.preview,
     }
     if situation.replicas.memory is not None:
@@ -125,7 +125,8 @@ def _hit_rate(situation: Situation, shown: str) -> str:
     return f"{rate}%"
 
 
-def _numerics(situation: Situation) -> list[str]:
+def _numerics(situation: Situation, shown: list[str]) -> list[str]:
+    """Returns the kinds of arithmetic, as shown while there are engines that nobody tells of."""
     gateways = situation.observed.gateways
     found = {
         engine.numerics_id
@@ -133,4 +134,4 @@ def _numerics(situation: Situation) -> list[str]:
         for engine in report.engines
         if engine.service == situation.service.full_name and engine.numerics_id
     }
-    return sorted(found)
+    return sorted(found) or (shown if situation.live else [])

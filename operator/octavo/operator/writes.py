@@ -13,10 +13,10 @@ from typing import Final
 from octavo.operator import comparison, model_state, names, pods
 from octavo.operator.desired_engine import CONTAINER, MODELS_VOLUME
 from octavo.operator.kinds import (
-    CHILD_KINDS,
     CONFIG_MAP,
     DEPLOYMENT,
     JOB,
+    PASSING_KINDS,
     VOLUME_CLAIM,
     Kind,
     Manifest,
@@ -151,7 +151,7 @@ def _scale(child: Manifest, found: Manifest | None) -> list[Scale]:
 def _unwanted(observed: Observed, uid: str, kept: set[tuple[Kind, str]]) -> list[Delete]:
     return [
         _delete(kind, child)
-        for kind in reversed(CHILD_KINDS)
+        for kind in reversed(PASSING_KINDS)
         for child in of_kind(observed.children, kind)
         if (kind, child["metadata"]["name"]) not in kept
         and is_controlled_by(child, uid)

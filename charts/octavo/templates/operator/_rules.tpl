@@ -2,7 +2,7 @@
 {{- define "octavo.operatorRules" -}}
 - apiGroups: [serving.octavo.dev]
   resources: [inferenceservices]
-  verbs: [list, watch]
+  verbs: [get, list, watch]
 - apiGroups: [serving.octavo.dev]
   resources: [inferenceservices/status]
   verbs: [patch]
@@ -36,7 +36,7 @@
   verbs: [get, list, create, patch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
