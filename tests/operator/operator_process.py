@@ -26,23 +26,33 @@ READY_S = 60.0
 ACCOUNT = "octavo-operator"
 
 
-def prepare(cluster: Kubernetes, namespace: str) -> None:
-    """Brings the definition, and the account and roles of an operator for one namespace."""
+def prepare(cluster: Kubernetes, namespace: str, *others: str) -> None:
+    """Brings the definition, and account and roles of an operator for its own namespace or more."""
     kinds = ("ServiceAccount", "Role", "RoleBinding")
-    cluster.kubectl.apply(crd.definition(), *_of_chart(namespace, kinds))
+    cluster.kubectl.apply(crd.definition(), *of_chart(kinds, namespace, *others))
 
 
 def roles(namespace: str) -> list[dict[str, Any]]:
     """Returns the roles that the chart gives an operator that serves its own namespace."""
-    return _of_chart(namespace, ("Role",))
+    return of_chart(("Role",), namespace)
 
 
-def _of_chart(namespace: str, kinds: tuple[str, ...]) -> list[dict[str, Any]]:
-    values = {"rbac": {"clusterScoped": False, "namespaces": [namespace]}}
+def of_chart(
+    kinds: tuple[str, ...], namespace: str, *others: str, part: str = "operator"
+) -> list[dict[str, Any]]:
+    """Returns what the chart brings for a part of a release that serves its namespace and others.
+
+    Args:
+        kinds: which of its objects.
+        namespace: of the release.
+        others: namespaces that it serves as well.
+        part: operator or gateway.
+    """
+    values = {"rbac": {"clusterScoped": False, "namespaces": [namespace, *others]}}
     return [
         each
         for each in render(values, namespace=namespace)
-        if each["kind"] in kinds and each["metadata"]["name"].endswith("-operator")
+        if each["kind"] in kinds and each["metadata"]["name"].endswith(f"-{part}")
     ]
 
 
@@ -52,7 +62,7 @@ def user(namespace: str) -> str:
 
 
 class OperatorProcess:
-    """An operator for one namespace; `start` returns when it knows all that exists.
+    """An operator for one namespace or more; `start` returns when it knows all that exists.
 
     Args:
         cluster: where it works.
@@ -60,6 +70,7 @@ class OperatorProcess:
         flags: settings.
         server: URL of the API server, if not the cluster's own.
         waits: whether it waits for a lease, and is not ready before it has it.
+        others: namespaces that it serves as well.
     """
 
     def __init__(
@@ -69,16 +80,18 @@ class OperatorProcess:
         *flags: str,
         server: str = "",
         waits: bool = False,
+        others: tuple[str, ...] = (),
     ) -> None:
         self.namespace = namespace
         self._waits = waits
         self._folder = Path(tempfile.mkdtemp(prefix="octavo-operator-"))
         self._log = self._folder / "log"
         self._kubeconfig = self._folder / "kubeconfig"
-        self._kubeconfig.write_text(json.dumps(_kubeconfig(cluster, namespace, server)))
+        self._kubeconfig.write_text(json.dumps(kubeconfig(cluster, namespace, server=server)))
+        served = ",".join((namespace, *others))
         self._command = [
             sys.executable, "-m", "octavo.operator", "--log-json", "--status-listen=127.0.0.1:0",
-            f"--namespaces={namespace}", *flags,
+            f"--namespaces={served}", *flags,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -197,8 +210,11 @@ class OperatorProcess:
             sys.stderr.write(self._tail())
 
 
-def _kubeconfig(cluster: Kubernetes, namespace: str, server: str) -> dict[str, object]:
-    token = cluster.kubectl("create", "token", ACCOUNT, namespace=namespace).strip()
+def kubeconfig(
+    cluster: Kubernetes, namespace: str, *, account: str = ACCOUNT, server: str = ""
+) -> dict[str, object]:
+    """Returns how a ServiceAccount reaches the API server."""
+    token = cluster.kubectl("create", "token", account, namespace=namespace).strip()
     whole = json.loads(cluster.kubeconfig.read_text(encoding="utf-8"))
     (reached,) = whole["clusters"]
     if server:
