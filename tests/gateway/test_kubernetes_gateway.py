@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.manifests import endpoint_slice, inference_service
 from tests.gateway.script import Script
 from tests.gateway.test_process import chat, serving, stream_to_end
+from tests.operator.operator_process import kubeconfig as account_config
+from tests.operator.operator_process import of_chart
 from tests.ports import lasting_port
 
 from octavo.operator.crd import definition
@@ -60,9 +63,9 @@ class Gateway:
                     return
                 await asyncio.sleep(0.05)
 
-    async def models(self, *names: str) -> None:
+    async def models(self, *names: str, within_s: float = 15.0) -> None:
         """Waits until these are listed."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(within_s):
             while True:
                 listed = (await self.client.get("/v1/models")).json()["data"]
                 if [m["id"] for m in listed] == list(names):
@@ -71,7 +74,10 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def gateway(cluster: Kubernetes, namespace: str, *flags: str) -> AsyncIterator[Gateway]:
+async def gateway(
+    cluster: Kubernetes, namespace: str, *flags: str, kubeconfig: Path | None = None
+) -> AsyncIterator[Gateway]:
+    """A gateway that is ready; without a kubeconfig it is an administrator."""
     name = definition()["metadata"]["name"]
     cluster.kubectl.apply(definition())
     cluster.kubectl("wait", "--for", "condition=Established", f"crd/{name}")
@@ -80,7 +86,7 @@ async def gateway(cluster: Kubernetes, namespace: str, *flags: str) -> AsyncIter
         *("--discover", "kubernetes", "--namespaces", namespace),
         *("--status-listen", f"127.0.0.1:{port}", *flags),
     )
-    environ = {"KUBECONFIG": str(cluster.kubeconfig)}
+    environ = {"KUBECONFIG": str(kubeconfig or cluster.kubeconfig)}
     async with (
         serving(flags=flags, environ=environ) as (_, client),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as watcher,
@@ -199,6 +205,74 @@ def test_serving_needs_no_api_server(control_plane: ControlPlane, namespace: str
             async with asyncio.timeout(20):
                 while "discovery_away 0.0" not in (await made.watcher.get("/metrics")).text:
                     await asyncio.sleep(0.1)
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def other(cluster: Kubernetes, namespace: str) -> Iterator[str]:
+    """A namespace beside one's own; both may be read by the gateway of a release."""
+    name = f"{namespace}-other"
+    cluster.kubectl("create", "namespace", name)
+    kinds = ("ServiceAccount", "Role", "RoleBinding")
+    cluster.kubectl.apply(*of_chart(kinds, namespace, name, part="gateway"))
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
+
+
+def delete(cluster: Kubernetes, namespace: str) -> None:
+    cluster.kubectl("delete", "namespace", namespace, "--timeout=100s", timeout_s=110.0)
+
+
+@contextlib.asynccontextmanager
+async def of_both(
+    cluster: Kubernetes, namespace: str, other: str, folder: Path
+) -> AsyncIterator[Gateway]:
+    """A gateway of two namespaces that has the rights which the chart gives it, and no others."""
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(account_config(cluster, namespace, account="octavo-gateway")))
+    async with gateway(cluster, f"{namespace},{other}", kubeconfig=path) as made:
+        yield replace(made, namespace=namespace)
+
+
+def test_a_namespace_that_is_deleted_holds_up_no_other(
+    cluster: Kubernetes, namespace: str, other: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with of_both(cluster, namespace, other, tmp_path) as made, engine() as one:
+            cluster.kubectl.apply(inference_service("far"), namespace=other)
+            await made.models("tiny")
+            await asyncio.to_thread(delete, cluster, other)
+            await made.apply(inference_service("one"), endpoint_slice("one", one._port, uid="u1"))
+            await made.routable("u1", within_s=60)
+            await made.models("tiny")
+            answer = await made.client.post("/v1/chat/completions", json=chat())
+            assert answer.headers["x-octavo-route"].startswith(f"{namespace}/one-pod-u1;")
+
+    asyncio.run(scenario())
+
+
+def test_a_namespace_that_was_deleted_before_the_start_holds_up_no_other(
+    cluster: Kubernetes, namespace: str, other: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        delete(cluster, other)
+        async with of_both(cluster, namespace, other, tmp_path) as made, engine() as one:
+            metrics = (await made.watcher.get("/metrics")).text
+            assert "octavo_gateway_namespaces_refused 1.0" in metrics
+            assert "octavo_gateway_discovery_away 0.0" in metrics
+            await made.apply(inference_service("one"), endpoint_slice("one", one._port, uid="u1"))
+            await made.routable("u1", within_s=60)
+            # It is back, with what the chart brings.
+            cluster.kubectl("create", "namespace", other)
+            cluster.kubectl.apply(
+                *of_chart(("Role", "RoleBinding"), namespace, other, part="gateway"),
+            )
+            cluster.kubectl.apply(
+                inference_service("far", model={"uri": "file:///m", "servedNames": ["far"]}),
+                namespace=other,
+            )
+            await made.models("tiny", "far", within_s=60)
 
     asyncio.run(scenario())
 
