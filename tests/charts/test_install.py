@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tests.charts.matrix import MATRIX
 from tests.charts.rendering import CHART, PREVIOUS, ROOT, Values
+from tests.charts.test_scripts import run_cleanup
 from tests.cluster import external
 from tests.cluster.binaries import program
 from tests.cluster.control_plane import ControlPlane
@@ -81,6 +82,12 @@ class Helm:
         where = ("--namespace", namespace, "--wait", "--timeout", "60s", "--take-ownership")
         done = self.run("upgrade", "--install", name, str(chart), *where, *flags, values=values)
         assert done.returncode == 0, done.stderr
+
+    def refused(self, name: str, namespace: str, values: Values, verb: str = "install") -> str:
+        """Installs or upgrades a release in vain; returns what helm says."""
+        done = self.run(verb, name, str(CHART), "--namespace", namespace, values=values)
+        assert done.returncode != 0
+        return done.stderr
 
     def uninstall(self, name: str, namespace: str) -> None:
         done = self.run("uninstall", name, "--namespace", namespace, "--wait")
@@ -214,6 +221,35 @@ def test_second_release_is_told_whose_the_definition_is(
     assert "invalid ownership metadata" in done.stderr
     helm.install("second", namespace, {})
     helm.uninstall("second", namespace)
+
+
+def account_of(cluster: Kubernetes, name: str, namespace: str, folder: Path) -> str:
+    """Makes a ServiceAccount and the files of its pods; returns the API server's address."""
+    cluster.kubectl("create", "serviceaccount", name, namespace=namespace)
+    token = cluster.kubectl("create", "token", name, namespace=namespace)
+    (folder / "token").write_text(token.strip(), encoding="utf-8")
+    roots = cluster.kubectl.get("configmap", "kube-root-ca.crt", namespace=namespace)
+    (folder / "ca.crt").write_text(roots["data"]["ca.crt"], encoding="utf-8")
+    shown = cluster.kubectl("config", "view", "--output", "json")
+    url: str = json.loads(shown)["clusters"][0]["cluster"]["server"]
+    return url
+
+
+def test_uninstall_cleans_up_though_a_served_namespace_is_gone(
+    cluster: Kubernetes, helm: Helm, namespace: str, tmp_path: Path
+) -> None:
+    gone = f"{namespace}-gone"
+    cluster.kubectl("create", "namespace", gone)
+    served = {"clusterScoped": False, "namespaces": [gone, namespace]}
+    helm.install("clean", namespace, {"rbac": served, "cleanup": {"enabled": True}})
+    cluster.kubectl.apply(*examples(), namespace=namespace)
+    cluster.kubectl("delete", "namespace", gone, "--timeout=100s", timeout_s=110.0)
+    # The hook's pod is kwok's, which runs nothing: here is what it would.
+    url = account_of(cluster, "clean-octavo-cleanup", namespace, tmp_path)
+    assert run_cleanup(tmp_path, url, gone, namespace) == 0
+    assert cluster.kubectl.list("ois", namespace=namespace) == []
+    helm.uninstall("clean", namespace)
+    assert of_release(cluster, KINDS, "clean", namespace) == []
 
 
 def allowed(cluster: Kubernetes, account: str, namespace: str, *question: str) -> bool:
