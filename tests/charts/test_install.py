@@ -18,6 +18,9 @@ from tests.cluster.binaries import program
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes
+from tests.operator.operator_process import kubeconfig
+
+from octavo.operator import crd
 
 DEFINITION = "inferenceservices.serving.octavo.dev"
 KINDS = (
@@ -26,6 +29,13 @@ KINDS = (
 )
 CLUSTER_KINDS = "clusterroles,clusterrolebindings"
 NAMESPACED: Values = {"rbac": {"clusterScoped": False}, "crds": {"enabled": False}}
+ALONE: Values = {"gateway": {"enabled": False}, "valkey": {"enabled": False}}
+
+
+def serving(*namespaces: str, cluster_scoped: bool = False) -> Values:
+    """Returns values of an operator, without the definition, for some namespaces or for all."""
+    rbac = {"clusterScoped": cluster_scoped, "namespaces": list(namespaces)}
+    return ALONE | {"rbac": rbac, "crds": {"enabled": False}}
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +57,17 @@ def namespace(cluster: Kubernetes) -> Iterator[str]:
 
 
 class Helm:
-    """helm against one cluster."""
+    """helm with one kubeconfig."""
 
-    def __init__(self, cluster: Kubernetes, home: Path) -> None:
-        self._cluster = cluster
+    def __init__(self, kubeconfig: Path, home: Path) -> None:
+        self._kubeconfig = kubeconfig
         self._home = home
 
     def run(
         self, *arguments: str, values: Values | None = None
     ) -> subprocess.CompletedProcess[str]:
         variables = {
-            "KUBECONFIG": str(self._cluster.kubeconfig),
+            "KUBECONFIG": str(self._kubeconfig),
             "HELM_CACHE_HOME": str(self._home),
             "HELM_CONFIG_HOME": str(self._home),
             "HELM_DATA_HOME": str(self._home),
@@ -96,7 +106,7 @@ class Helm:
 
 @pytest.fixture
 def helm(cluster: Kubernetes, tmp_path: Path) -> Helm:
-    return Helm(cluster, tmp_path)
+    return Helm(cluster.kubeconfig, tmp_path)
 
 
 def examples() -> list[Any]:
@@ -186,9 +196,10 @@ def test_upgrade_from_the_previous_version_keeps_all_there_is(
 
 
 def test_two_releases_live_and_die_apart(cluster: Kubernetes, helm: Helm, namespace: str) -> None:
-    with cluster.namespace() as other:
+    with cluster.namespace() as other, cluster.namespace() as third:
         helm.install("one", namespace, NAMESPACED)
-        helm.install("two", namespace, NAMESPACED)
+        served = {"rbac": {"clusterScoped": False, "namespaces": [third]}}
+        helm.install("two", namespace, NAMESPACED | served)
         helm.install("one", other, NAMESPACED)
         left = (
             of_release(cluster, KINDS, "two", namespace),
@@ -202,6 +213,41 @@ def test_two_releases_live_and_die_apart(cluster: Kubernetes, helm: Helm, namesp
         assert of_release(cluster, CLUSTER_KINDS, "one") == []
         helm.uninstall("two", namespace)
         helm.uninstall("one", other)
+
+
+def test_release_that_serves_what_another_one_does_is_refused(
+    cluster: Kubernetes, helm: Helm, namespace: str
+) -> None:
+    with cluster.namespace() as other:
+        helm.install("first", namespace, ALONE)
+        everywhere = f"release first in {namespace} serves all namespaces already"
+        for values in (serving(cluster_scoped=True), serving(other, cluster_scoped=True)):
+            assert everywhere in helm.refused("second", other, values)
+        # Upgrades of its own, and the way out.
+        helm.install("first", namespace, ALONE | {"rbac": {"namespaces": [namespace]}})
+        helm.install("second", other, serving(other, cluster_scoped=True))
+        there = f"release second in {other} serves {other} already"
+        assert there in helm.refused("first", namespace, serving(cluster_scoped=True), "upgrade")
+        helm.uninstall("second", other)
+        helm.install("second", other, serving(other))
+        for values in (serving(other), serving(namespace, other), serving(cluster_scoped=True)):
+            refusal = helm.refused("third", namespace, values)
+            assert "two operators would write the same objects" in refusal
+        helm.uninstall("second", other)
+        helm.uninstall("first", namespace)
+
+
+def test_namespaced_release_asks_for_nothing_of_the_cluster_s(
+    cluster: Kubernetes, helm: Helm, namespace: str, tmp_path: Path
+) -> None:
+    cluster.kubectl.apply(crd.definition())
+    cluster.kubectl("create", "serviceaccount", "tenant", namespace=namespace)
+    flags = ("--clusterrole=cluster-admin", f"--serviceaccount={namespace}:tenant")
+    cluster.kubectl("create", "rolebinding", "tenant", *flags, namespace=namespace)
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig(cluster, namespace, account="tenant")))
+    Helm(path, tmp_path).install("tenant", namespace, NAMESPACED)
+    helm.uninstall("tenant", namespace)
 
 
 def test_second_release_is_told_whose_the_definition_is(
