@@ -25,6 +25,7 @@ from octavo.operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
     INFERENCE_SERVICE,
+    NETWORK_POLICY,
     POD_MONITOR,
     SECRET,
     SERVICE,
@@ -52,11 +53,16 @@ class World:
         *,
         may_act: bool = True,
         namespaces: tuple[str, ...] = (),
+        network_policies: bool = True,
     ) -> None:
         self.cluster = cluster or FakeCluster()
         self.metrics = OperatorMetrics(CollectorRegistry())
         config = OperatorConfig(
-            resync_s=1.0, request_timeout_s=1.0, workers=3, namespaces=namespaces
+            resync_s=1.0,
+            request_timeout_s=1.0,
+            workers=3,
+            namespaces=namespaces,
+            network_policies=network_policies,
         )
         self.controller = Controller(
             self.cluster,
@@ -410,6 +416,21 @@ def test_a_changed_secret_reaches_the_template() -> None:
         before, after = (d["spec"]["template"]["metadata"]["annotations"] for d in (found, changed))
         assert before != after
         assert "b2xk" not in str(found)
+
+    run(case)
+
+
+def test_policies_that_are_wanted_no_more_go_and_nothing_else_does() -> None:
+    async def case(world: World) -> None:
+        world.apply(**FROM_HUB)
+        await world.settle()
+        assert len(world.cluster.all(NETWORK_POLICY)) == 2
+        others = {name for name in world.state() if name[0] != "NetworkPolicy"}
+        without = World(world.cluster, network_policies=False)
+        await without.settle()
+        assert without.state().keys() == others
+        await World(world.cluster).settle()
+        assert len(world.cluster.all(NETWORK_POLICY)) == 2
 
     run(case)
 
