@@ -37,7 +37,7 @@ def serving(answers: Answers, account: Path | None = None) -> Iterator[tuple[str
             self.end_headers()
             self.wfile.write(body.encode())
 
-        do_DELETE = do_GET  # noqa: N815  (the server looks it up by name)
+        do_DELETE = do_POST = do_GET  # noqa: N815  (the server looks them up by name)
 
         def log_message(self, format: str, *arguments: object) -> None:
             pass
@@ -90,6 +90,32 @@ def test_smoke_test_passes_when_both_ports_answer() -> None:
 def test_smoke_test_fails_otherwise(answers: Answers) -> None:
     with serving(answers) as (url, _):
         assert run(SMOKE, url, url).returncode != 0
+
+
+COMPLETION = {"usage": {"completion_tokens": 1}, "choices": [{"text": " there"}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        ((200, json.dumps(COMPLETION)), 0),
+        ((503, '{"error": {"message": "no engine"}}'), 1),
+        ((200, json.dumps({"usage": {"completion_tokens": 0}, "choices": []})), 1),
+    ],
+    ids=["answers", "no engine", "no token"],
+)
+def test_smoke_test_wants_a_token_of_the_model_that_is_named(
+    answer: tuple[int, str], status: int
+) -> None:
+    both = {"GET /v1/models": (200, MODELS), "GET /metrics": (200, "octavo_gateway_x 1")}
+    with serving(both | {"POST /v1/completions": answer}) as (url, seen):
+        assert run(SMOKE, url, url, "smollm2").returncode == status
+    assert "POST /v1/completions" in seen
+
+
+def test_smoke_test_is_told_the_model() -> None:
+    (pod,) = [p for p in pods(render({"test": {"model": "chat"}})) if p.owner == "Pod/octavo-test"]
+    assert pod.args[2:] == ["chat"]
 
 
 def test_smoke_test_asks_services_that_exist() -> None:

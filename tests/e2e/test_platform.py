@@ -12,7 +12,7 @@ from tests.cluster.node_files import NODE
 from tests.e2e.collector import TRACEPARENT, Collector, check
 from tests.e2e.conftest import PINNED, SECRET
 from tests.e2e.load import Questions, bodies, spread
-from tests.e2e.release import MODEL, Platform
+from tests.e2e.release import MODEL, RELEASE, Platform
 from tests.e2e.service import Service
 from tests.faults.stream_client import ask
 
@@ -123,6 +123,19 @@ def test_an_idle_service_sleeps_and_its_first_request_wakes_it(
     assert answer.num_comments >= 1
     service.patch(autoscaling=None, replicas=1)
     service.settled()
+
+
+def test_helm_test_fails_without_an_engine_and_passes_with_one(
+    platform: Platform, service: Service
+) -> None:
+    platform.install({"test": {"model": MODEL}}, "--reuse-values")
+    service.patch(replicas=0)
+    service.until(lambda pods: not pods, timeout_s=120.0)
+    with pytest.raises(AssertionError, match=f"{RELEASE}-test"):
+        platform.helm("test", RELEASE)
+    service.scale(1)
+    # Last, as what fails stays for whoever wants to read its log.
+    platform.helm("test", RELEASE)
 
 
 PROBE = """
