@@ -149,9 +149,14 @@ for host, port in (a.split(':') for a in sys.argv[1:]):
 """
 
 
-def test_a_stranger_reaches_neither_engine_nor_store(platform: Platform, service: Service) -> None:
+def test_a_stranger_reaches_the_gateway_and_neither_engine_nor_store(
+    platform: Platform, service: Service
+) -> None:
     (engine,), (store,) = service.engines(), platform.pods("valkey")
-    targets = [f"{engine['status']['podIP']}:50051", f"{store['status']['podIP']}:6379"]
+    targets = [
+        f"{pod['status']['podIP']}:{port}"
+        for pod, port in ((engine, 50051), (store, 6379), (platform.pods("gateway")[0], 8000))
+    ]
     stranger = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"},
         "spec": {
@@ -169,4 +174,4 @@ def test_a_stranger_reaches_neither_engine_nor_store(platform: Platform, service
             "pod", "stranger", namespace=elsewhere, timeout_s=60.0,
         )  # fmt: skip
         said = platform.node.kubectl("logs", "stranger", namespace=elsewhere)
-    assert [line.partition(" off ")[0] for line in said.splitlines()] == ["cut", "cut"]
+    assert [line.partition(" ")[0] for line in said.splitlines()] == ["cut", "cut", "reached"]
