@@ -28,8 +28,8 @@ KINDS = (
     "networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,jobs"
 )
 CLUSTER_KINDS = "clusterroles,clusterrolebindings"
-NAMESPACED: Values = {"rbac": {"clusterScoped": False}, "crds": {"enabled": False}}
-ALONE: Values = {"gateway": {"enabled": False}, "valkey": {"enabled": False}}
+NAMESPACED: dict[str, Any] = {"rbac": {"clusterScoped": False}, "crds": {"enabled": False}}
+ALONE: dict[str, Any] = {"gateway": {"enabled": False}, "valkey": {"enabled": False}}
 
 
 def serving(*namespaces: str, cluster_scoped: bool = False) -> Values:
