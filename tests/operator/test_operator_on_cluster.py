@@ -320,7 +320,10 @@ def test_events_tell_the_story_of_a_service_in_order(
 
         operator.until(is_told, f"told {wanted}", 60)
 
-    loaded = {"model": {"uri": "hf://org/llama"}, "cache": {"volume": {"size": "1Gi"}}}
+    loaded: dict[str, Any] = {
+        "model": {"uri": "hf://org/llama"},
+        "cache": {"volume": {"size": "1Gi"}},
+    }
     cluster.kubectl.apply(service(**loaded), namespace=namespace)
     served = [("Normal", reason) for reason in ("Loading", "Loaded", "Serving")]
     until_told(*served)
