@@ -17,16 +17,18 @@ Rights = dict[tuple[str, str], set[str]]
 
 
 class Account:
-    """The account of a component that serves its own namespace.
+    """The account of a component that serves its own namespace, or more.
 
     Args:
         component: operator or gateway.
         namespace: where the chart is installed.
+        others: namespaces that are served as well.
     """
 
-    def __init__(self, component: str, namespace: str) -> None:
+    def __init__(self, component: str, namespace: str, *others: str) -> None:
         self.name = f"octavo-{component}"
         self.namespace = namespace
+        self.served = (namespace, *others)
         self._component = component
 
     @property
@@ -41,17 +43,16 @@ class Account:
 
     def bring(self, cluster: Kubernetes) -> None:
         """Brings it, its roles, and the definition that they are about."""
-        own = self._of_chart("ServiceAccount", "Role", "RoleBinding")
-        cluster.kubectl.apply(crd.definition(), *own)
+        cluster.kubectl.apply(crd.definition(), *self._of_chart("ServiceAccount"))
+        self.bring_roles(cluster)
+
+    def bring_roles(self, cluster: Kubernetes) -> None:
+        """Brings its roles alone, as after one of its namespaces was made anew."""
+        cluster.kubectl.apply(*self._of_chart("Role", "RoleBinding"))
 
     def kubeconfig(self, cluster: Kubernetes, server: str = "") -> dict[str, Any]:
         """Returns how it reaches the API server, or a stand-in of that."""
-        token = cluster.kubectl("create", "token", self.name, namespace=self.namespace).strip()
-        whole = json.loads(cluster.kubeconfig.read_text(encoding="utf-8"))
-        (reached,) = whole["clusters"]
-        if server:
-            reached["cluster"] = {"server": server}
-        return {**whole, "users": [{"name": whole["users"][0]["name"], "user": {"token": token}}]}
+        return kubeconfig(cluster, self.namespace, self.name, server)
 
     def done(self, control_plane: ControlPlane) -> tuple[Rights, list[Any]]:
         """Returns what was done in its name, and what it was refused."""
@@ -74,12 +75,24 @@ class Account:
         return used, refused
 
     def _of_chart(self, *kinds: str) -> list[Manifest]:
-        values = {"rbac": {"clusterScoped": False, "namespaces": [self.namespace]}}
+        values = {"rbac": {"clusterScoped": False, "namespaces": [*self.served]}}
         return [
             each
             for each in render(values, namespace=self.namespace)
             if each["kind"] in kinds and each["metadata"]["name"].endswith(f"-{self._component}")
         ]
+
+
+def kubeconfig(
+    cluster: Kubernetes, namespace: str, account: str, server: str = ""
+) -> dict[str, Any]:
+    """Returns how a ServiceAccount reaches the API server, or a stand-in of that."""
+    token = cluster.kubectl("create", "token", account, namespace=namespace).strip()
+    whole = json.loads(cluster.kubeconfig.read_text(encoding="utf-8"))
+    (reached,) = whole["clusters"]
+    if server:
+        reached["cluster"] = {"server": server}
+    return {**whole, "users": [{"name": whole["users"][0]["name"], "user": {"token": token}}]}
 
 
 def rights(rules: Iterable[Manifest]) -> Rights:

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.charts.account import kubeconfig
 from tests.charts.matrix import MATRIX
 from tests.charts.rendering import CHART, PREVIOUS, ROOT, Values
+from tests.charts.test_scripts import run_cleanup
 from tests.cluster import external
 from tests.cluster.binaries import program
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes
+
+from octavo.operator import crd
 
 DEFINITION = "inferenceservices.serving.octavo.dev"
 KINDS = (
@@ -24,7 +28,14 @@ KINDS = (
     "networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,jobs"
 )
 CLUSTER_KINDS = "clusterroles,clusterrolebindings"
-NAMESPACED: Values = {"rbac": {"clusterScoped": False}, "crds": {"enabled": False}}
+NAMESPACED: dict[str, Any] = {"rbac": {"clusterScoped": False}, "crds": {"enabled": False}}
+ALONE: dict[str, Any] = {"gateway": {"enabled": False}, "valkey": {"enabled": False}}
+
+
+def serving(*namespaces: str, cluster_scoped: bool = False) -> Values:
+    """Returns values of an operator, without the definition, for some namespaces or for all."""
+    rbac = {"clusterScoped": cluster_scoped, "namespaces": list(namespaces)}
+    return ALONE | {"rbac": rbac, "crds": {"enabled": False}}
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +57,17 @@ def namespace(cluster: Kubernetes) -> Iterator[str]:
 
 
 class Helm:
-    """helm against one cluster."""
+    """helm with one kubeconfig."""
 
-    def __init__(self, cluster: Kubernetes, home: Path) -> None:
-        self._cluster = cluster
+    def __init__(self, kubeconfig: Path, home: Path) -> None:
+        self._kubeconfig = kubeconfig
         self._home = home
 
     def run(
         self, *arguments: str, values: Values | None = None
     ) -> subprocess.CompletedProcess[str]:
         variables = {
-            "KUBECONFIG": str(self._cluster.kubeconfig),
+            "KUBECONFIG": str(self._kubeconfig),
             "HELM_CACHE_HOME": str(self._home),
             "HELM_CONFIG_HOME": str(self._home),
             "HELM_DATA_HOME": str(self._home),
@@ -82,6 +93,12 @@ class Helm:
         done = self.run("upgrade", "--install", name, str(chart), *where, *flags, values=values)
         assert done.returncode == 0, done.stderr
 
+    def refused(self, name: str, namespace: str, values: Values, verb: str = "install") -> str:
+        """Installs or upgrades a release in vain; returns what helm says."""
+        done = self.run(verb, name, str(CHART), "--namespace", namespace, values=values)
+        assert done.returncode != 0
+        return done.stderr
+
     def uninstall(self, name: str, namespace: str) -> None:
         done = self.run("uninstall", name, "--namespace", namespace, "--wait")
         assert done.returncode == 0, done.stderr
@@ -89,7 +106,7 @@ class Helm:
 
 @pytest.fixture
 def helm(cluster: Kubernetes, tmp_path: Path) -> Helm:
-    return Helm(cluster, tmp_path)
+    return Helm(cluster.kubeconfig, tmp_path)
 
 
 def examples() -> list[Any]:
@@ -179,9 +196,10 @@ def test_upgrade_from_the_previous_version_keeps_all_there_is(
 
 
 def test_two_releases_live_and_die_apart(cluster: Kubernetes, helm: Helm, namespace: str) -> None:
-    with cluster.namespace() as other:
+    with cluster.namespace() as other, cluster.namespace() as third:
         helm.install("one", namespace, NAMESPACED)
-        helm.install("two", namespace, NAMESPACED)
+        served = {"rbac": {"clusterScoped": False, "namespaces": [third]}}
+        helm.install("two", namespace, NAMESPACED | served)
         helm.install("one", other, NAMESPACED)
         left = (
             of_release(cluster, KINDS, "two", namespace),
@@ -195,6 +213,41 @@ def test_two_releases_live_and_die_apart(cluster: Kubernetes, helm: Helm, namesp
         assert of_release(cluster, CLUSTER_KINDS, "one") == []
         helm.uninstall("two", namespace)
         helm.uninstall("one", other)
+
+
+def test_release_that_serves_what_another_one_does_is_refused(
+    cluster: Kubernetes, helm: Helm, namespace: str
+) -> None:
+    with cluster.namespace() as other:
+        helm.install("first", namespace, ALONE)
+        everywhere = f"release first in {namespace} serves all namespaces already"
+        for values in (serving(cluster_scoped=True), serving(other, cluster_scoped=True)):
+            assert everywhere in helm.refused("second", other, values)
+        # Upgrades of its own, and the way out.
+        helm.install("first", namespace, ALONE | {"rbac": {"namespaces": [namespace]}})
+        helm.install("second", other, serving(other, cluster_scoped=True))
+        there = f"release second in {other} serves {other} already"
+        assert there in helm.refused("first", namespace, serving(cluster_scoped=True), "upgrade")
+        helm.uninstall("second", other)
+        helm.install("second", other, serving(other))
+        for values in (serving(other), serving(namespace, other), serving(cluster_scoped=True)):
+            refusal = helm.refused("third", namespace, values)
+            assert "two operators would write the same objects" in refusal
+        helm.uninstall("second", other)
+        helm.uninstall("first", namespace)
+
+
+def test_namespaced_release_asks_for_nothing_of_the_cluster_s(
+    cluster: Kubernetes, helm: Helm, namespace: str, tmp_path: Path
+) -> None:
+    cluster.kubectl.apply(crd.definition())
+    cluster.kubectl("create", "serviceaccount", "tenant", namespace=namespace)
+    flags = ("--clusterrole=cluster-admin", f"--serviceaccount={namespace}:tenant")
+    cluster.kubectl("create", "rolebinding", "tenant", *flags, namespace=namespace)
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig(cluster, namespace, "tenant")))
+    Helm(path, tmp_path).install("tenant", namespace, NAMESPACED)
+    helm.uninstall("tenant", namespace)
 
 
 def test_second_release_is_told_whose_the_definition_is(
@@ -214,6 +267,35 @@ def test_second_release_is_told_whose_the_definition_is(
     assert "invalid ownership metadata" in done.stderr
     helm.install("second", namespace, {})
     helm.uninstall("second", namespace)
+
+
+def account_of(cluster: Kubernetes, name: str, namespace: str, folder: Path) -> str:
+    """Makes a ServiceAccount and the files of its pods; returns the API server's address."""
+    cluster.kubectl("create", "serviceaccount", name, namespace=namespace)
+    token = cluster.kubectl("create", "token", name, namespace=namespace)
+    (folder / "token").write_text(token.strip(), encoding="utf-8")
+    roots = cluster.kubectl.get("configmap", "kube-root-ca.crt", namespace=namespace)
+    (folder / "ca.crt").write_text(roots["data"]["ca.crt"], encoding="utf-8")
+    shown = cluster.kubectl("config", "view", "--output", "json")
+    url: str = json.loads(shown)["clusters"][0]["cluster"]["server"]
+    return url
+
+
+def test_uninstall_cleans_up_though_a_served_namespace_is_gone(
+    cluster: Kubernetes, helm: Helm, namespace: str, tmp_path: Path
+) -> None:
+    gone = f"{namespace}-gone"
+    cluster.kubectl("create", "namespace", gone)
+    served = {"clusterScoped": False, "namespaces": [gone, namespace]}
+    helm.install("clean", namespace, {"rbac": served, "cleanup": {"enabled": True}})
+    cluster.kubectl.apply(*examples(), namespace=namespace)
+    cluster.kubectl("delete", "namespace", gone, "--timeout=100s", timeout_s=110.0)
+    # The hook's pod is kwok's, which runs nothing: here is what it would.
+    url = account_of(cluster, "clean-octavo-cleanup", namespace, tmp_path)
+    assert run_cleanup(tmp_path, url, gone, namespace) == 0
+    assert cluster.kubectl.list("ois", namespace=namespace) == []
+    helm.uninstall("clean", namespace)
+    assert of_release(cluster, KINDS, "clean", namespace) == []
 
 
 def allowed(cluster: Kubernetes, account: str, namespace: str, *question: str) -> bool:

@@ -147,7 +147,14 @@ def test_operator_takes_its_arguments() -> None:
     assert operator_config(MATRIX["no gateway"]).gateway_service == ""
     opened = operator_config(MATRIX["open gateway"])
     assert opened.gateway_url == "http://octavo-gateway.serving.svc:8080/v1"
-    assert opened.monitoring_namespaces == ("monitoring",)
+    assert opened.monitoring_namespaces == ("serving", "monitoring")
+
+
+def test_engines_metrics_are_for_the_own_namespace_too_and_policies_can_be_left_out() -> None:
+    config = operator_config({})
+    assert config.monitoring_namespaces == ("serving",)
+    assert config.network_policies
+    assert not operator_config(MATRIX["no store"]).network_policies
 
 
 def test_gateway_takes_its_arguments() -> None:

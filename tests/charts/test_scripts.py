@@ -37,7 +37,7 @@ def serving(answers: Answers, account: Path | None = None) -> Iterator[tuple[str
             self.end_headers()
             self.wfile.write(body.encode())
 
-        do_DELETE = do_GET  # noqa: N815  (the server looks it up by name)
+        do_DELETE = do_POST = do_GET  # noqa: N815  (the server looks them up by name)
 
         def log_message(self, format: str, *arguments: object) -> None:
             pass
@@ -92,6 +92,32 @@ def test_smoke_test_fails_otherwise(answers: Answers) -> None:
         assert run(SMOKE, url, url).returncode != 0
 
 
+COMPLETION = {"usage": {"completion_tokens": 1}, "choices": [{"text": " there"}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        ((200, json.dumps(COMPLETION)), 0),
+        ((503, '{"error": {"message": "no engine"}}'), 1),
+        ((200, json.dumps({"usage": {"completion_tokens": 0}, "choices": []})), 1),
+    ],
+    ids=["answers", "no engine", "no token"],
+)
+def test_smoke_test_wants_a_token_of_the_model_that_is_named(
+    answer: tuple[int, str], status: int
+) -> None:
+    both = {"GET /v1/models": (200, MODELS), "GET /metrics": (200, "octavo_gateway_x 1")}
+    with serving(both | {"POST /v1/completions": answer}) as (url, seen):
+        assert run(SMOKE, url, url, "smollm2").returncode == status
+    assert "POST /v1/completions" in seen
+
+
+def test_smoke_test_is_told_the_model() -> None:
+    (pod,) = [p for p in pods(render({"test": {"model": "chat"}})) if p.owner == "Pod/octavo-test"]
+    assert pod.args[2:] == ["chat"]
+
+
 def test_smoke_test_asks_services_that_exist() -> None:
     objects = render({"gateway": {"service": {"port": 8080}}})
     (pod,) = [pod for pod in pods(objects) if pod.owner == "Pod/octavo-test"]
@@ -117,18 +143,24 @@ def account(tmp_path: Path) -> Path:
 
 def clean_up(account: Path, answers: Answers, *namespaces: str) -> tuple[int, list[str]]:
     """Runs the script against an API server with those answers; returns status and requests."""
+    with serving(answers, account) as (url, seen):
+        return run_cleanup(account, url, *namespaces), seen
+
+
+def run_cleanup(account: Path, url: str, *namespaces: str) -> int:
+    """Runs the script as an account of the API server at 127.0.0.1; returns its status."""
     spec = spec_from_file_location("cleanup", CHART / "files" / "cleanup.py")
     assert spec is not None
     assert spec.loader is not None
     cleanup = module_from_spec(spec)
     spec.loader.exec_module(cleanup)
-    with serving(answers, account) as (url, seen), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cleanup, "ACCOUNT", account)
         patch.setattr(sys, "argv", ["cleanup.py", *namespaces])
         patch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         patch.setenv("KUBERNETES_SERVICE_PORT", url.rpartition(":")[2])
         status: int = cleanup.main()
-    return status, seen
+    return status
 
 
 def listed(*names: tuple[str, str]) -> tuple[int, str]:
@@ -159,9 +191,34 @@ def test_cleanup_has_nothing_to_do_without_the_definition(account: Path) -> None
     assert clean_up(account, {})[0] == 0
 
 
-def test_cleanup_fails_when_it_may_not(account: Path) -> None:
-    with pytest.raises(HTTPError, match="403"):
-        clean_up(account, {f"GET {PATH}/inferenceservices": (403, "{}")})
+@pytest.mark.parametrize("namespaces", [(), ("red", "blue")])
+def test_cleanup_fails_when_it_may_read_nothing(
+    account: Path, namespaces: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = (403, "{}")
+    paths = [PATH, *(f"{PATH}/namespaces/{name}" for name in namespaces)]
+    answers = {f"GET {path}/inferenceservices": refused for path in paths}
+    assert clean_up(account, answers, *namespaces)[0] == 1
+    assert "--no-hooks" in capsys.readouterr().out
+
+
+def test_cleanup_tells_of_a_namespace_that_it_may_not_read_and_goes_on(
+    account: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = {
+        f"GET {PATH}/namespaces/gone/inferenceservices": (403, "{}"),
+        f"GET {PATH}/namespaces/red/inferenceservices": listed(("red", "a")),
+        f"DELETE {PATH}/namespaces/red/inferenceservices/a": (200, "{}"),
+    }
+    status, seen = clean_up(account, answers, "gone", "red")
+    assert status == 0
+    assert seen == [f"Bearer s3cret {request}" for request in answers]
+    assert "namespaces/gone may not be read" in capsys.readouterr().out
+
+
+def test_cleanup_fails_when_the_server_does(account: Path) -> None:
+    with pytest.raises(HTTPError, match="500"):
+        clean_up(account, {f"GET {PATH}/inferenceservices": (500, "{}")})
 
 
 def test_cleanup_is_told_the_served_namespaces() -> None:
@@ -182,5 +239,6 @@ def test_cleanup_runs_before_the_operator_goes() -> None:
         for each in objects
         if each["metadata"].get("annotations", {}).get("helm.sh/hook") == "pre-delete"
     }
-    assert weights.keys() == {"ServiceAccount", "ConfigMap", "Role", "RoleBinding", "Job"}
+    # What is in other namespaces is no hook: helm could not make it in one that is gone.
+    assert weights.keys() == {"ServiceAccount", "ConfigMap", "Job"}
     assert weights["Job"] == max(weights.values())

@@ -12,7 +12,7 @@ from tests.cluster.node_files import NODE
 from tests.e2e.collector import TRACEPARENT, Collector, check
 from tests.e2e.conftest import PINNED, SECRET
 from tests.e2e.load import Questions, bodies, spread
-from tests.e2e.release import MODEL, Platform
+from tests.e2e.release import MODEL, RELEASE, Platform
 from tests.e2e.service import Service
 from tests.faults.stream_client import ask
 
@@ -125,6 +125,19 @@ def test_an_idle_service_sleeps_and_its_first_request_wakes_it(
     service.settled()
 
 
+def test_helm_test_fails_without_an_engine_and_passes_with_one(
+    platform: Platform, service: Service
+) -> None:
+    platform.install({"test": {"model": MODEL}}, "--reuse-values")
+    service.patch(replicas=0)
+    service.until(lambda pods: not pods, timeout_s=120.0)
+    with pytest.raises(AssertionError, match=f"{RELEASE}-test"):
+        platform.helm("test", RELEASE)
+    service.scale(1)
+    # Last, as what fails stays for whoever wants to read its log.
+    platform.helm("test", RELEASE)
+
+
 PROBE = """
 import socket, sys
 for host, port in (a.split(':') for a in sys.argv[1:]):
@@ -136,9 +149,14 @@ for host, port in (a.split(':') for a in sys.argv[1:]):
 """
 
 
-def test_a_stranger_reaches_neither_engine_nor_store(platform: Platform, service: Service) -> None:
+def test_a_stranger_reaches_the_gateway_and_neither_engine_nor_store(
+    platform: Platform, service: Service
+) -> None:
     (engine,), (store,) = service.engines(), platform.pods("valkey")
-    targets = [f"{engine['status']['podIP']}:50051", f"{store['status']['podIP']}:6379"]
+    targets = [
+        f"{pod['status']['podIP']}:{port}"
+        for pod, port in ((engine, 50051), (store, 6379), (platform.pods("gateway")[0], 8000))
+    ]
     stranger = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stranger"},
         "spec": {
@@ -156,4 +174,4 @@ def test_a_stranger_reaches_neither_engine_nor_store(platform: Platform, service
             "pod", "stranger", namespace=elsewhere, timeout_s=60.0,
         )  # fmt: skip
         said = platform.node.kubectl("logs", "stranger", namespace=elsewhere)
-    assert [line.partition(" off ")[0] for line in said.splitlines()] == ["cut", "cut"]
+    assert [line.partition(" ")[0] for line in said.splitlines()] == ["cut", "cut", "reached"]

@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,9 @@ class Gateway:
                     return
                 await asyncio.sleep(0.05)
 
-    async def models(self, *names: str) -> None:
+    async def models(self, *names: str, within_s: float = 15.0) -> None:
         """Waits until these are listed."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(within_s):
             while True:
                 listed = (await self.client.get("/v1/models")).json()["data"]
                 if [m["id"] for m in listed] == list(names):
@@ -74,15 +74,25 @@ class Gateway:
 
 
 @contextlib.asynccontextmanager
-async def gateway(cluster: Kubernetes, namespace: str, *flags: str) -> AsyncIterator[Gateway]:
-    """Runs a gateway with the rights that the chart gives it and no others."""
+async def gateway(
+    cluster: Kubernetes, namespace: str, *flags: str, account: Account | None = None
+) -> AsyncIterator[Gateway]:
+    """Runs a gateway with the rights that the chart gives it and no others.
+
+    Args:
+        cluster: where it looks for engines.
+        namespace: of its services.
+        flags: settings.
+        account: one that was brought; else that of a gateway for this namespace alone.
+    """
     name = definition()["metadata"]["name"]
-    account = Account("gateway", namespace)
-    account.bring(cluster)
+    if account is None:
+        account = Account("gateway", namespace)
+        account.bring(cluster)
     cluster.kubectl("wait", "--for", "condition=Established", f"crd/{name}")
     port = lasting_port()
     flags = (
-        *("--discover", "kubernetes", "--namespaces", namespace),
+        *("--discover", "kubernetes", "--namespaces", ",".join(account.served)),
         *("--status-listen", f"127.0.0.1:{port}", *flags),
     )
     async with (
@@ -228,6 +238,67 @@ def test_serving_needs_no_api_server(control_plane: ControlPlane, namespace: str
             async with asyncio.timeout(20):
                 while "discovery_away 0.0" not in (await made.watcher.get("/metrics")).text:
                     await asyncio.sleep(0.1)
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def other(cluster: Kubernetes, namespace: str) -> Iterator[str]:
+    """A namespace beside one's own, until a test deletes it."""
+    name = f"{namespace}-other"
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
+
+
+@pytest.fixture
+def of_both(cluster: Kubernetes, namespace: str, other: str) -> Account:
+    """The account of a gateway for both."""
+    account = Account("gateway", namespace, other)
+    account.bring(cluster)
+    return account
+
+
+def delete(cluster: Kubernetes, namespace: str) -> None:
+    cluster.kubectl("delete", "namespace", namespace, "--timeout=100s", timeout_s=110.0)
+
+
+def test_a_namespace_that_is_deleted_holds_up_no_other(
+    cluster: Kubernetes, namespace: str, other: str, of_both: Account
+) -> None:
+    async def scenario() -> None:
+        async with gateway(cluster, namespace, account=of_both) as made, engine() as one:
+            cluster.kubectl.apply(inference_service("far"), namespace=other)
+            await made.models("tiny")
+            await asyncio.to_thread(delete, cluster, other)
+            await made.apply(inference_service("one"), endpoint_slice("one", one._port, uid="u1"))
+            await made.routable("u1", within_s=60)
+            await made.models("tiny")
+            answer = await made.client.post("/v1/chat/completions", json=chat())
+            assert answer.headers["x-octavo-route"].startswith(f"{namespace}/one-pod-u1;")
+
+    asyncio.run(scenario())
+
+
+def test_a_namespace_that_was_deleted_before_the_start_holds_up_no_other(
+    cluster: Kubernetes, namespace: str, other: str, of_both: Account
+) -> None:
+    async def scenario() -> None:
+        delete(cluster, other)
+        async with gateway(cluster, namespace, account=of_both) as made, engine() as one:
+            metrics = (await made.watcher.get("/metrics")).text
+            assert "octavo_gateway_namespaces_refused 1.0" in metrics
+            assert "octavo_gateway_discovery_away 0.0" in metrics
+            await made.apply(inference_service("one"), endpoint_slice("one", one._port, uid="u1"))
+            await made.routable("u1", within_s=60)
+            # It is back, with what the chart brings.
+            cluster.kubectl("create", "namespace", other)
+            of_both.bring_roles(cluster)
+            cluster.kubectl.apply(
+                inference_service("far", model={"uri": "file:///m", "servedNames": ["far"]}),
+                namespace=other,
+            )
+            await made.models("tiny", "far", within_s=60)
 
     asyncio.run(scenario())
 

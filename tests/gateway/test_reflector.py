@@ -164,6 +164,28 @@ def test_refusals_are_tried_again(status: int) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_that_we_may_not_ask_is_news_also_while_the_server_is_away() -> None:
+    async def scenario(server: ApiServer, made: Reflection) -> None:
+        with capture_logs() as logs:
+            server.status = 503
+            await until(lambda: made.reflector.is_away)
+            changes = made.num_changes
+            server.status = 403
+            await until(lambda: made.reflector.is_refused)
+            assert made.num_changes == changes + 1
+            server.status = 503
+            await until(lambda: not made.reflector.is_refused)
+            assert made.reflector.is_away
+        told = [entry["reason"] for entry in logs if entry["log_level"] == "warning"]
+        assert [("503" in reason, "403" in reason) for reason in told] == [
+            (True, False),
+            (False, True),
+        ]
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_watch_that_says_nothing_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WATCH_S", 0)
     monkeypatch.setattr(module, "SILENCE_S", 0.3)

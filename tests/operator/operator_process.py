@@ -23,13 +23,13 @@ from tests.cluster.kubernetes import Kubernetes
 READY_S = 60.0
 
 
-def account(namespace: str) -> Account:
-    """Returns the account of an operator for one namespace."""
-    return Account("operator", namespace)
+def account(namespace: str, *others: str) -> Account:
+    """Returns the account of an operator for one namespace, or more."""
+    return Account("operator", namespace, *others)
 
 
 class OperatorProcess:
-    """An operator for one namespace; `start` returns when it knows all that exists.
+    """An operator for one namespace or more; `start` returns when it knows all that exists.
 
     Args:
         cluster: where it works.
@@ -37,6 +37,7 @@ class OperatorProcess:
         flags: settings.
         server: URL of the API server, if not the cluster's own.
         waits: whether it waits for a lease, and is not ready before it has it.
+        others: namespaces that it serves as well.
     """
 
     def __init__(
@@ -46,16 +47,18 @@ class OperatorProcess:
         *flags: str,
         server: str = "",
         waits: bool = False,
+        others: tuple[str, ...] = (),
     ) -> None:
         self.namespace = namespace
         self._waits = waits
         self._folder = Path(tempfile.mkdtemp(prefix="octavo-operator-"))
         self._log = self._folder / "log"
         self._kubeconfig = self._folder / "kubeconfig"
-        self._kubeconfig.write_text(json.dumps(account(namespace).kubeconfig(cluster, server)))
+        own = account(namespace, *others)
+        self._kubeconfig.write_text(json.dumps(own.kubeconfig(cluster, server)))
         self._command = [
             sys.executable, "-m", "octavo.operator", "--log-json", "--status-listen=127.0.0.1:0",
-            f"--namespaces={namespace}", *flags,
+            f"--namespaces={','.join(own.served)}", *flags,
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -25,6 +25,7 @@ from octavo.operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
     INFERENCE_SERVICE,
+    NETWORK_POLICY,
     POD_MONITOR,
     SECRET,
     SERVICE,
@@ -46,10 +47,23 @@ class Killed(BaseException):
 class World:
     """A cluster and the operator on it; `restart` makes a new operator that knows nothing."""
 
-    def __init__(self, cluster: FakeCluster | None = None, *, may_act: bool = True) -> None:
+    def __init__(
+        self,
+        cluster: FakeCluster | None = None,
+        *,
+        may_act: bool = True,
+        namespaces: tuple[str, ...] = (),
+        network_policies: bool = True,
+    ) -> None:
         self.cluster = cluster or FakeCluster()
         self.metrics = OperatorMetrics(CollectorRegistry())
-        config = OperatorConfig(resync_s=1.0, request_timeout_s=1.0, workers=3)
+        config = OperatorConfig(
+            resync_s=1.0,
+            request_timeout_s=1.0,
+            workers=3,
+            namespaces=namespaces,
+            network_policies=network_policies,
+        )
         self.controller = Controller(
             self.cluster,
             config,
@@ -65,10 +79,10 @@ class World:
         if kind in WATCHED_KINDS:
             self.controller.notice(kind, event, manifest)
 
-    def apply(self, name: str = "llama", **spec: Any) -> None:
+    def apply(self, name: str = "llama", *, namespace: str = TEAM, **spec: Any) -> None:
         """Somebody applies an InferenceService."""
         made = building.resource(name, **spec)
-        metadata = {"name": name, "namespace": TEAM}
+        metadata = {"name": name, "namespace": namespace}
         self.cluster.put(INFERENCE_SERVICE, {"metadata": metadata, "spec": made["spec"]})
 
     async def settle(self) -> None:
@@ -120,9 +134,14 @@ class World:
         return found
 
 
-def run(case: Callable[[World], Awaitable[None]], *, may_act: bool = True) -> None:
+def run(
+    case: Callable[[World], Awaitable[None]],
+    *,
+    may_act: bool = True,
+    namespaces: tuple[str, ...] = (),
+) -> None:
     async def wrapped() -> None:
-        world = World(may_act=may_act)
+        world = World(may_act=may_act, namespaces=namespaces)
         try:
             async with asyncio.timeout(60):
                 await case(world)
@@ -270,6 +289,57 @@ def test_the_start_waits_for_the_api_server() -> None:
     run(case)
 
 
+def refuse(world: World, *namespaces: str) -> None:
+    """Lets no kind be listed in some namespaces from now on."""
+    world.cluster.fail(
+        RefusedError("forbidden"), when=lambda c: c.verb == "list" and c.name in namespaces
+    )
+
+
+def test_a_namespace_that_may_not_be_listed_holds_up_no_other() -> None:
+    async def case(world: World) -> None:
+        refuse(world, "gone")
+        world.apply("before", namespace="gone")
+        world.apply()
+        await world.run()
+        await world.until(lambda: world.condition("Routable"))
+        assert {call.name for call in world.cluster.writes if "before" in call.name} == set()
+        world.cluster.faults.clear()
+        await world.until(lambda: world.cluster.peek(DEPLOYMENT, "before-engine", "gone"))
+
+    run(case, namespaces=(TEAM, "gone"))
+
+
+def test_what_is_known_of_a_namespace_goes_with_the_right_to_list_it() -> None:
+    async def case(world: World) -> None:
+        world.apply("there", namespace="gone")
+        world.apply()
+        await world.settle()
+        refuse(world, "gone")
+        await world.controller.sync()
+        assert tuple(world.controller.mirror.services) == (LLAMA,)
+        # A watch may still tell of it, but of one object and not of those that belong to it.
+        world.cluster.calls.clear()
+        world.apply("there", namespace="gone", replicas=2)
+        assert await world.controller.reconcile(Key("gone", "there")) is None
+        assert world.cluster.calls == []
+
+    run(case, namespaces=(TEAM, "gone"))
+
+
+@pytest.mark.parametrize("namespaces", [(), (TEAM,), (TEAM, "gone")])
+def test_the_start_waits_for_a_namespace_that_may_be_listed(namespaces: tuple[str, ...]) -> None:
+    async def case(world: World) -> None:
+        refuse(world, "*", TEAM, "gone")
+        starting = asyncio.create_task(world.controller.start())
+        await world.until(lambda: len(world.cluster.calls) > 2 * len(namespaces))
+        assert not starting.done()
+        world.cluster.faults.clear()
+        await starting
+
+    run(case, namespaces=namespaces)
+
+
 def test_what_is_refused_is_said_in_a_condition_and_tried_again() -> None:
     async def case(world: World) -> None:
         refused = RefusedError('pods "x" is forbidden: exceeded quota')
@@ -346,6 +416,21 @@ def test_a_changed_secret_reaches_the_template() -> None:
         before, after = (d["spec"]["template"]["metadata"]["annotations"] for d in (found, changed))
         assert before != after
         assert "b2xk" not in str(found)
+
+    run(case)
+
+
+def test_policies_that_are_wanted_no_more_go_and_nothing_else_does() -> None:
+    async def case(world: World) -> None:
+        world.apply(**FROM_HUB)
+        await world.settle()
+        assert len(world.cluster.all(NETWORK_POLICY)) == 2
+        others = {name for name in world.state() if name[0] != "NetworkPolicy"}
+        without = World(world.cluster, network_policies=False)
+        await without.settle()
+        assert without.state().keys() == others
+        await World(world.cluster).settle()
+        assert len(world.cluster.all(NETWORK_POLICY)) == 2
 
     run(case)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate
@@ -42,6 +43,14 @@ def test_the_children_of_a_loaded_model_in_order() -> None:
         ("PodDisruptionBudget", "llama-engine"),
         ("Deployment", "llama-engine"),
     ]
+
+
+def test_policies_can_be_left_out() -> None:
+    installation = replace(INSTALLATION, network_policies=False)
+    circumstances = given_circumstances(installation=installation)
+    found = desired.children(service(**from_hub()), circumstances)
+    with_policies = [c["kind"] for c in children(**from_hub())]
+    assert [c["kind"] for c in found] == [k for k in with_policies if k != "NetworkPolicy"]
 
 
 def test_a_model_that_is_there_already_needs_no_volume_and_no_job() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,8 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubectl import KubectlError, Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.operator_process import OperatorProcess, account
+
+from octavo.operator.names import DRY_RUN
 
 RESOURCE = "ois"
 
@@ -31,6 +34,18 @@ def is_ready(found: Object) -> bool:
     status = found.get("status", {})
     is_current = status.get("observedGeneration") == found["metadata"]["generation"]
     return is_current and condition(found, "Ready") == "True"
+
+
+def story(cluster: Kubernetes, namespace: str, name: str = "chat") -> list[tuple[str, str]]:
+    """Returns type and reason of the events about a service, as `kubectl describe` orders them.
+
+    Which is by second, and within one by name.
+    """
+    about = f"--field-selector=involvedObject.kind=InferenceService,involvedObject.name={name}"
+    shown = cluster.kubectl("get", "events", about, "-o", "json", namespace=namespace)
+    told = json.loads(shown)["items"]
+    told.sort(key=lambda event: (event["lastTimestamp"], event["metadata"]["name"]))
+    return [(event["type"], event["reason"]) for event in told]
 
 
 @pytest.fixture
@@ -289,6 +304,64 @@ def test_what_is_wrong_with_an_engine_is_said(
         "chat",
         namespace=operator.namespace,
     )
+
+
+def test_events_tell_the_story_of_a_service_in_order(
+    cluster: Kubernetes, operator: OperatorProcess
+) -> None:
+    namespace = operator.namespace
+
+    def until_told(*wanted: tuple[str, str]) -> None:
+        """Waits for events in this order; between them is what there was time to see."""
+
+        def is_told() -> bool:
+            told = iter(story(cluster, namespace))
+            return all(each in told for each in wanted)
+
+        operator.until(is_told, f"told {wanted}", 60)
+
+    loaded: dict[str, Any] = {
+        "model": {"uri": "hf://org/llama"},
+        "cache": {"volume": {"size": "1Gi"}},
+    }
+    cluster.kubectl.apply(service(**loaded), namespace=namespace)
+    served = [("Normal", reason) for reason in ("Loading", "Loaded", "Serving")]
+    until_told(*served)
+    assert story(cluster, namespace)[:2] == [("Normal", "Loading"), ("Normal", "WaitingForModel")]
+    annotations = {"fake.octavo.dev/behaviour": "image-missing"}
+    broken = service(engine={"podAnnotations": annotations}, **loaded)
+    cluster.kubectl.apply(broken, namespace=namespace)
+    failed = ("Warning", "ImagePullFailed")
+    until_told(*served, failed)
+    cluster.kubectl.apply(service(**loaded), namespace=namespace)
+    until_told(*served, failed, ("Normal", "Serving"))
+
+
+def test_what_would_change_is_said_and_not_done(
+    control_plane: ControlPlane, operator: OperatorProcess
+) -> None:
+    namespace, kubectl = operator.namespace, control_plane.kubectl
+    kubectl.apply(service(replicas=2), namespace=namespace)
+    kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
+    rested(control_plane, namespace)
+    before = kubectl.get("deployment", "chat-engine", namespace=namespace)
+    edited = service(replicas=2, engine={"image": "octavo-engine:next"})
+    edited["metadata"]["annotations"] = {DRY_RUN: "true"}
+    kubectl.apply(edited, namespace=namespace)
+    found = kubectl.until(
+        lambda s: s["status"].get("plan", {}).get("restarts") == 2, RESOURCE, "chat",
+        namespace=namespace,
+    )  # fmt: skip
+    assert [c for c in found["status"]["plan"]["changes"] if c.endswith(".image")] != []
+    rested(control_plane, namespace)
+    after = kubectl.get("deployment", "chat-engine", namespace=namespace)
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    kubectl("annotate", RESOURCE, "chat", f"{DRY_RUN}-", namespace=namespace)
+    kubectl.until(
+        lambda s: is_ready(s) and s["status"]["updated"] == 2 and "plan" not in s["status"],
+        RESOURCE, "chat", namespace=namespace,
+    )  # fmt: skip
+    assert revisions(control_plane, namespace) == 2
 
 
 def test_a_drained_node_takes_one_engine_after_the_other(

@@ -29,6 +29,7 @@ class World:
         self.api = api
         self.token = "first"
         self.num_logins = 0
+        self.stop = asyncio.Event()
         self.seen: asyncio.Queue[Seen] = asyncio.Queue()
         self.manifests: dict[str, Manifest] = {}
 
@@ -61,6 +62,7 @@ class World:
                 connection=self.connection,
                 request_timeout_s=5,
                 started=started.set,
+                stop=self.stop,
             )
         )
         await started.wait()
@@ -180,6 +182,18 @@ def test_the_watching_ends_soon_when_it_is_told_to() -> None:
             task.cancel()
             async with asyncio.timeout(2):
                 await asyncio.wait([task])
+
+    run(case)
+
+
+def test_it_ends_when_it_is_stopped_and_takes_no_task_of_others_along() -> None:
+    async def case(world: World) -> None:
+        async with world.watching() as task:
+            await world.api.watched(*KINDS)
+            other = asyncio.create_task(asyncio.sleep(1))
+            world.stop.set()
+            await task
+            await other
 
     run(case)
 

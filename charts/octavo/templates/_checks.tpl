@@ -26,15 +26,20 @@
 {{- if and $auto.enabled (gt (int $auto.minReplicas) (int $auto.maxReplicas)) -}}
 {{- fail "gateway.autoscaling.minReplicas is more than maxReplicas" -}}
 {{- end -}}
+{{- if .Values.crds.enabled -}}
 {{- $crd := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "inferenceservices.serving.octavo.dev" | default dict -}}
 {{- $owner := get (dig "metadata" "annotations" dict $crd) "meta.helm.sh/release-name" -}}
 {{- $home := get (dig "metadata" "annotations" dict $crd) "meta.helm.sh/release-namespace" -}}
-{{- if and .Values.crds.enabled $owner (or (ne $owner .Release.Name) (ne $home .Release.Namespace)) -}}
+{{- if and $owner (or (ne $owner .Release.Name) (ne $home .Release.Namespace)) -}}
 {{- range (lookup "apps/v1" "Deployment" $home "" | default dict).items -}}
 {{- $labels := .metadata.labels | default dict -}}
 {{- if and (eq (get $labels "app.kubernetes.io/instance") $owner) (eq (get $labels "app.kubernetes.io/name") "octavo") -}}
 {{- fail (printf "the CustomResourceDefinition belongs to release %s in %s: set crds.enabled=false" $owner $home) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.rbac.create -}}
+{{- include "octavo.alone" . -}}
 {{- end -}}
 {{- end -}}

@@ -46,6 +46,10 @@ class OperatorConfig:
     monitoring_namespaces: tuple[str, ...] = setting(
         (), "Namespaces whose pods may read the engines' metrics, comma-separated."
     )
+    network_policies: bool = setting(
+        True,
+        "NetworkPolicies for engines and loaders; off takes those away that the operator made.",
+    )
     lease: str = setting(
         "",
         "NAMESPACE/NAME of the Lease that makes one of several operators the acting one; empty: "
@@ -102,6 +106,7 @@ class OperatorConfig:
             gateway_namespace=gateway.namespace if gateway else "",
             gateway_labels=labels,
             monitoring_namespaces=self.monitoring_namespaces,
+            network_policies=self.network_policies,
             url=self.gateway_url,
         )
 

@@ -6,13 +6,14 @@
     requeue     time alone may change the plan   ┘
 
 Services are worked on side by side, each by one worker at a time; one that fails comes again later
-and later, and holds up no other. Knows the cluster as a port only.
+and later, and holds up no other. Nor does a namespace that may not be listed. Knows the cluster as
+a port only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -24,6 +25,7 @@ from octavo.operator.cluster import (
     ConflictError,
     Key,
     MissingError,
+    RefusedError,
     UnavailableError,
 )
 from octavo.operator.config import OperatorConfig
@@ -36,6 +38,7 @@ from octavo.operator.names import SERVICE_LABEL
 from octavo.operator.observed import Observed, Refusal
 from octavo.operator.reconcile import reconcile
 from octavo.operator.references import References
+from octavo.operator.scopes import Scopes
 from octavo.operator.work_queue import WorkQueue
 from octavo.runtime.env import Env
 
@@ -82,6 +85,7 @@ class Controller:
     ) -> None:
         now = asyncio.get_running_loop().time
         self.mirror = Mirror()
+        self.scopes = Scopes(config.scopes())
         self.queue: WorkQueue[Key] = WorkQueue(now)
         self.synced_at: float | None = None
         """When all objects were last listed, on the loop's clock; None before the first time."""
@@ -131,17 +135,34 @@ class Controller:
         """Lists all objects and has every service looked at: changed ones now, the rest by and by.
 
         Raises:
-            ClusterError: not all could be listed.
+            ClusterError: not all could be listed, or no namespace may be.
         """
         is_first = self.synced_at is None
-        for kind in WATCHED_KINDS:
-            for namespace in self._config.scopes():
-                missed = await self._list(kind, namespace)
-                self._add(missed, spread_s=0)
-                self._metrics.missed.inc(0 if is_first else len(missed))
+        refused: dict[str | None, str] = {}
+        for scope in self.scopes.all:
+            try:
+                await self._list_all(scope, is_first=is_first)
+            except RefusedError as error:
+                refused[scope] = error.message
+        if len(refused) == len(self.scopes.all):
+            raise RefusedError(next(iter(refused.values())))
+        self._judge({scope: reason for scope, reason in refused.items() if scope is not None})
         self.synced_at = self._now()
         self._add(self.mirror.services, spread_s=0 if is_first else self._config.resync_s * SPREAD)
         self._references.prune()
+
+    def _judge(self, refused: Mapping[str, str]) -> None:
+        """Leaves the namespaces that were refused, and begins with those that no longer are."""
+        opened = self.scopes.update(refused)
+        for namespace in refused:
+            self.mirror.leave(namespace)
+        self._add((s for s in self.mirror.services if s.namespace in opened), spread_s=0)
+
+    async def _list_all(self, scope: str | None, *, is_first: bool) -> None:
+        for kind in WATCHED_KINDS:
+            missed = await self._list(kind, scope)
+            self._add(missed, spread_s=0)
+            self._metrics.missed.inc(0 if is_first else len(missed))
 
     async def _list(self, kind: Kind, namespace: str | None) -> set[Key]:
         labels = {} if kind is INFERENCE_SERVICE else {SERVICE_LABEL: None}
@@ -233,7 +254,7 @@ class Controller:
             ClusterError: some of it could not be written; what was is observed next time.
         """
         resource = self.mirror.resource(service)
-        if resource is None:
+        if resource is None or not self.scopes.is_open(service.namespace):
             for kept in (self._refusals, self._failures, self._rounds):
                 kept.pop(service, None)
             return None

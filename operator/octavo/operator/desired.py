@@ -16,7 +16,14 @@ from octavo.operator import (
 )
 from octavo.operator.desired_engine import Strategy
 from octavo.operator.fingerprint import fingerprint
-from octavo.operator.kinds import CHILD_KINDS, CONFIG_MAP, POD_MONITOR, Manifest, kind_of
+from octavo.operator.kinds import (
+    CHILD_KINDS,
+    CONFIG_MAP,
+    NETWORK_POLICY,
+    POD_MONITOR,
+    Manifest,
+    kind_of,
+)
 from octavo.operator.observed import Installation
 from octavo.operator.spec import InferenceService
 
@@ -57,6 +64,8 @@ def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
         found.append(engine_cache.pins(service))
     if POD_MONITOR.name in given.kinds:
         found.append(desired_network.pod_monitor(service))
+    if not given.installation.network_policies:
+        found = [child for child in found if kind_of(child) != NETWORK_POLICY]
     found.sort(key=lambda child: (CHILD_KINDS.index(kind_of(child)), child["metadata"]["name"]))
     return [_owned(service, child) for child in found]
 

@@ -212,14 +212,14 @@ class Executor:
 
     def _event(self, event: Event, resource: Manifest) -> Manifest:
         key = key_of(resource)
-        at = to_text(self._env.wall())
+        now = self._env.wall()
+        at = to_text(now)
+        # By second and name they are shown, so the name has the rest of the time.
+        name = f"{key.name}.{int(now * 1e6):014x}{self._env.new_id()[:8]}"
         return {
             "apiVersion": EVENT.api_version,
             "kind": EVENT.name,
-            "metadata": {
-                "name": f"{key.name}.{self._env.new_id()[:16]}",
-                "namespace": key.namespace,
-            },
+            "metadata": {"name": name, "namespace": key.namespace},
             "involvedObject": {
                 "apiVersion": names.API_VERSION,
                 "kind": names.KIND,

@@ -122,6 +122,12 @@ class Mirror:
         gone = {self._drop(kind, key) for key in list(self._objects[kind])}
         return {key for key in gone if key is not None}
 
+    def leave(self, namespace: str) -> None:
+        """Forgets all objects of a namespace of which nobody tells any more."""
+        for kind, objects in self._objects.items():
+            for key in [key for key in objects if key.namespace == namespace]:
+                self._drop(kind, key)
+
     def _drop(self, kind: Kind, key: Key) -> Key | None:
         known = self._objects[kind].pop(key)
         self._leave(kind, key, known)

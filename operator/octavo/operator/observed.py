@@ -131,6 +131,8 @@ class Installation:
     """Labels that select the gateway's pods: only they reach the engines."""
     monitoring_namespaces: tuple[str, ...] = ()
     """Namespaces whose pods may read the engines' metrics."""
+    network_policies: bool = True
+    """Whether engines and loaders have NetworkPolicies."""
     url: str = ""
     """Where clients reach the gateway, such as http://octavo-gateway.octavo.svc/v1."""
 

@@ -124,6 +124,13 @@ def _observe(parts: _Parts) -> None:
         ("namespace", "name"),
         lambda: {(key.namespace, key.name): ready for key, ready in controller.mirror.readiness()},
     )
+    if parts.config.namespaces:
+        metrics.observe_by(
+            "namespace_open",
+            "1 while the namespace may be listed; in others nothing is done.",
+            ("namespace",),
+            controller.scopes.states,
+        )
     if reports is not None:
         metrics.observe_by(
             "gateways",
@@ -153,22 +160,29 @@ async def _act(parts: _Parts, credentials: Callable[[], Connection]) -> None:
 
 
 async def _watch(parts: _Parts, credentials: Callable[[], Connection]) -> None:
-    """Watches for ever; begins again, with a look at all that exists, where kopf gives up."""
+    """Watches for ever; begins again, with a look at all that exists, where kopf gives up.
+
+    So it does when there are other namespaces to watch: in one that may not be, kopf gives up all.
+    """
+    scopes = parts.controller.scopes
     while True:
+        scopes.changed.clear()
         try:
             await watch(
                 [kind for kind in WATCHED_KINDS if kind not in OPTIONAL_KINDS],
-                parts.config.namespaces,
+                scopes.open,
                 notice=parts.controller.notice,
                 connection=credentials,
                 request_timeout_s=parts.config.request_timeout_s,
                 started=lambda: _take_signals(parts.stop),
+                stop=scopes.changed,
             )
         except Exception:
             # Such as a definition that was deleted, or an error within a stream.
             log.exception("watching_failed")
-        parts.metrics.watch_restarts.inc()
-        await asyncio.sleep(WATCH_AGAIN_S)
+        if not scopes.changed.is_set():
+            parts.metrics.watch_restarts.inc()
+            await asyncio.sleep(WATCH_AGAIN_S)
         await parts.controller.start()
 
 

@@ -117,8 +117,9 @@ async def watch(
     connection: Callable[[], Connection],
     request_timeout_s: float,
     started: Callable[[], None],
+    stop: asyncio.Event,
 ) -> None:
-    """Watches for ever; raises whatever kopf cannot go on after.
+    """Watches until it is stopped; raises whatever kopf cannot go on after.
 
     Args:
         kinds: what to watch; all but InferenceServices by the label of their service.
@@ -127,6 +128,7 @@ async def watch(
         connection: how the API server is reached now.
         request_timeout_s: bounds each request but the streams themselves.
         started: is called once kopf has taken the process's signals, to take them back.
+        stop: ends the watching. A cancellation does so too, but takes tasks of others along.
     """
     others = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
@@ -135,6 +137,7 @@ async def watch(
         standalone=True,
         clusterwide=not namespaces,
         namespaces=namespaces,
+        stop_flag=stop,
     )
     started()
     await kopf.run_tasks(tasks, ignored=others)

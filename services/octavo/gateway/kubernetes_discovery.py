@@ -1,14 +1,16 @@
 """Discovery of the pods of InferenceServices.
 
 Two kinds of objects, of each namespace or of all, make together what was discovered, as soon as
-each was listed once. Only this module and `reflector` know a cluster client. Serving needs the API
-server for nothing else.
+each was listed once. A namespace that may not be listed, as one that was deleted, is not waited
+for. Only this module and `reflector` know a cluster client. Serving needs the API server for
+nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NoReturn
 
@@ -38,6 +40,29 @@ TOGETHER_S: Final = 0.05
 """Changes within so short a time are taken together: a rollout makes many."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scope:
+    """One namespace, or all of them."""
+
+    slices: Reflector[EndpointSlice]
+    services: Reflector[InferenceService]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both kinds were ever listed."""
+        return self.slices.synced and self.services.synced
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the API server fails, and not because it refuses."""
+        return any(r.is_away and not r.is_refused for r in (self.slices, self.services))
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it may not be read."""
+        return self.slices.is_refused or self.services.is_refused
+
+
 class KubernetesDiscovery:
     """The engines of a cluster.
 
@@ -59,8 +84,7 @@ class KubernetesDiscovery:
             ) from error
         self._changed = asyncio.Event()
         uniform = env.rng("api server").uniform
-        self._slices: list[Reflector[EndpointSlice]] = []
-        self._services: list[Reflector[InferenceService]] = []
+        self._scopes: list[_Scope] = []
         for namespace in dict.fromkeys(namespaces) or ("",):
             slices = Reflector(
                 _path(*SLICES, namespace),
@@ -78,21 +102,24 @@ class KubernetesDiscovery:
                 uniform=uniform,
                 on_change=self._changed.set,
             )
-            self._slices.append(slices)
-            self._services.append(services)
-        self._reflectors: list[Reflector[EndpointSlice] | Reflector[InferenceService]]
-        self._reflectors = [*self._slices, *self._services]
+            self._scopes.append(_Scope(slices=slices, services=services))
 
     @property
     def is_away(self) -> bool:
         """Whether the API server fails, so that what is known grows old."""
-        return any(reflector.is_away for reflector in self._reflectors)
+        return any(scope.is_away for scope in self._scopes)
+
+    @property
+    def num_refused(self) -> int:
+        """Number of namespaces that may not be read; what is known of them grows old."""
+        return sum(scope.is_refused for scope in self._scopes)
 
     async def run(self, on_found: Callable[[Discovered], None]) -> NoReturn:
         """See Discovery."""
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors:
-                tasks.create_task(reflector.run())
+            for scope in self._scopes:
+                tasks.create_task(scope.slices.run())
+                tasks.create_task(scope.services.run())
             await self._tell(on_found)
 
     async def _tell(self, on_found: Callable[[Discovered], None]) -> NoReturn:
@@ -101,11 +128,12 @@ class KubernetesDiscovery:
             await self._changed.wait()
             await asyncio.sleep(TOGETHER_S)
             self._changed.clear()
-            if not all(reflector.synced for reflector in self._reflectors):
+            known = [scope for scope in self._scopes if scope.is_known]
+            if not known or any(not s.is_known and not s.is_refused for s in self._scopes):
                 continue
             found = discovered(
-                chain.from_iterable(r.objects for r in self._slices),
-                chain.from_iterable(r.objects for r in self._services),
+                chain.from_iterable(scope.slices.objects for scope in known),
+                chain.from_iterable(scope.services.objects for scope in known),
             )
             if found != told:
                 engines, services = len(found.endpoints), len(found.services or ())

@@ -196,6 +196,11 @@ def _fleet(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> Fleet
 
         cluster = KubernetesDiscovery(config.namespaces, env=env)
         metrics.observe("discovery_away", "1 while the API server fails.", lambda: cluster.is_away)
+        metrics.observe(
+            "namespaces_refused",
+            "Namespaces that may not be listed.",
+            lambda: cluster.num_refused,
+        )
         discovery = cluster
     else:
         discovery = StaticDiscovery(config.engines)

@@ -33,6 +33,7 @@ CONNECT_S: Final = 5.0
 FIRST_RETRY_S: Final = 0.25
 LAST_RETRY_S: Final = 15.0
 
+FORBIDDEN: Final = 403
 GONE: Final = 410
 
 
@@ -110,6 +111,8 @@ class Reflector(Generic[T]):
         """Whether the objects were ever known."""
         self.is_away = False
         """Whether the API server failed when it was last asked."""
+        self.is_refused = False
+        """Whether it said then that we may not ask; so it does when the namespace is gone."""
         self._path = path
         self._shape = shape
         self._selector = {"labelSelector": selector} if selector else {}
@@ -148,7 +151,7 @@ class Reflector(Generic[T]):
         self._objects = {_key(one): one for one in read}
         if self.is_away:
             log.info("api_server_is_back", path=self._path)
-        self.synced, self.is_away = True, False
+        self.synced, self.is_away, self.is_refused = True, False, False
         self._on_change()
         return listed.metadata.resourceVersion
 
@@ -202,9 +205,15 @@ class Reflector(Generic[T]):
             return None
 
     def _failed(self, error: Exception) -> None:
-        say = log.debug if self.is_away else log.warning
+        is_refused = (
+            isinstance(error, httpx.HTTPStatusError) and error.response.status_code == FORBIDDEN
+        )
+        is_news = not self.is_away or (is_refused and not self.is_refused)
+        say = log.warning if is_news else log.debug
         say("api_server_fails", path=self._path, reason=str(error) or type(error).__name__)
-        self.is_away = True
+        self.is_away, self.is_refused = True, is_refused
+        if is_news:
+            self._on_change()
 
 
 def _key(one: Reflected) -> tuple[str, str]:

@@ -10,8 +10,10 @@
 - {{ printf "--engine-image-cpu=%s" (include "octavo.image" (list . .Values.engine.cpu.image "-cpu")) | quote }}
 - {{ printf "--engine-image-cuda=%s" (include "octavo.image" (list . .Values.engine.cuda.image "-cuda")) | quote }}
 - {{ printf "--loader-image=%s" (include "octavo.image" (list . .Values.loader.image "")) | quote }}
-{{- with .Values.networkPolicy.monitoringNamespaces }}
-- {{ printf "--monitoring-namespaces=%s" (join "," .) | quote }}
+{{- if .Values.networkPolicy.enabled }}
+- {{ printf "--monitoring-namespaces=%s" (prepend .Values.networkPolicy.monitoringNamespaces .Release.Namespace | uniq | join ",") | quote }}
+{{- else }}
+- --no-network-policies
 {{- end }}
 {{- $name := include "octavo.fullname" . }}
 - --lease={{ .Release.Namespace }}/{{ $name }}-operator
