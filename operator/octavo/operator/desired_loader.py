@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from octavo.operator import names
+from octavo.operator import names, shared_volume
 from octavo.operator.kinds import JOB, VOLUME_CLAIM, Manifest, object_of
 from octavo.operator.pod_parts import (
     CONTAINER_SECURITY,
@@ -95,7 +95,8 @@ def _pod(service: InferenceService, image: str) -> Manifest:
         **environment(engine, service.spec.model),
     }
     # It is placed like an engine: the volume that it binds has to be where engines can run.
-    return isolation(engine) | placement(engine) | {
+    near = {"affinity": affinity} if (affinity := shared_volume.affinity(service)) else {}
+    return isolation(engine) | placement(engine) | near | {
         "containers": [container],
         "volumes": [temporary_volume(), {"name": "models", "persistentVolumeClaim": claim}],
         "restartPolicy": "OnFailure",

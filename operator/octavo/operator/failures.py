@@ -37,6 +37,7 @@ _IMAGE_REASONS: Final = (
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
     "ImageInspectError", "RegistryUnavailable",
 )  # fmt: skip
+STUCK_CREATING: Final = "the container is not made: a volume or the network is not there yet"
 _STUCK_CREATING_S: Final = 60.0
 _ERROR_LINE: Final = re.compile(
     r"^error\[(?P<code>OCT-\d+)\]: (?P<text>.*?)(?:\n  help: (?P<help>[^\n]*))?\s*\Z",
@@ -119,8 +120,7 @@ def _of_waiting(
     if reason == "ContainerCreating":
         since = pods.condition(pod, "PodScheduled").get("lastTransitionTime")
         if age_s(since, now) >= _STUCK_CREATING_S:
-            sentence = "the container is not made: a volume or the network is not there yet"
-            return Failure(reason=NOT_CREATED, message=sentence)
+            return Failure(reason=NOT_CREATED, message=STUCK_CREATING)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.operator import desired_loader, failures, names, pods
+from octavo.operator import desired_loader, failures, names, pods, shared_volume
 from octavo.operator.conditions import MODEL_CACHED, Condition, condition, of_failure
 from octavo.operator.kinds import JOB, Manifest
 from octavo.operator.observed import Observed, metadata
@@ -30,7 +30,8 @@ def judge(service: InferenceService, observed: Observed, now: float) -> Conditio
     loaders = pods.of_component(observed.pods, names.LOADER)
     failure = failures.of_pods(_of_job(loaders, name), now)
     if failure is not None:
-        return of_failure(MODEL_CACHED, failure)
+        shared = shared_volume.conflict(service, observed.pods, failure)
+        return of_failure(MODEL_CACHED, shared or failure)
     return condition(MODEL_CACHED, "False", "Loading", f"{model.uri} is being loaded")
 
 

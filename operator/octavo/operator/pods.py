@@ -24,10 +24,14 @@ def is_going(pod: Manifest) -> bool:
     return bool(metadata(pod).get("deletionTimestamp"))
 
 
+def is_over(pod: Manifest) -> bool:
+    """Whether its containers have ended for good, so that it holds no volume any more."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def is_live(pod: Manifest) -> bool:
     """Whether it is there to stay: neither going nor at its end."""
-    phase = (pod.get("status") or {}).get("phase")
-    return not is_going(pod) and phase not in ("Succeeded", "Failed")
+    return not is_going(pod) and not is_over(pod)
 
 
 def condition(pod: Manifest, type: str) -> Manifest:
