@@ -18,6 +18,7 @@ def test_the_loader_is_told_what_and_where() -> None:
         "--model", "hf://org/llama", "--revision", "v1",
         "--target", f"/models/{one.spec.model.key}",
     ]  # fmt: skip
+    assert desired_loader.arguments(one, ("aa", "bb"))[-2:] == ["--keep", "aa,bb"]
     assert "--revision" not in desired_loader.arguments(service(**from_hub()))
 
 

@@ -72,6 +72,27 @@ def test_why_a_loader_does_not_get_on_is_told() -> None:
     assert judged(job(), pods=(waiting,)).reason == "Unschedulable"
 
 
+def test_a_loader_of_another_model_has_to_end_first() -> None:
+    other = loader()
+    other["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "llama-load-00000000"
+    one = service(**from_hub())
+
+    def at_work(*found: Manifest) -> list[str]:
+        return model_state.others_at_work(
+            one, Observed(resource={}, installation=INSTALLATION, pods=found)
+        )
+
+    assert at_work(other, loader(), pod()) == ["l"]
+    assert at_work(loader(), loader(phase="Succeeded"), pod()) == []
+    other["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert at_work(other) == ["l"], "it may remove models as long as it is there"
+    found = judged(pods=(other,))
+    assert (found.status, found.reason) == ("False", "WaitingForLoader")
+    assert "ended: l" in found.message
+    other["status"]["phase"] = "Succeeded"
+    assert at_work(other) == []
+
+
 def test_a_job_that_gave_up_says_so() -> None:
     found = judged(job("Failed"))
     assert (found.status, found.reason, found.is_failure) == ("False", "LoadFailed", True)
