@@ -82,6 +82,14 @@ def of_pods(candidates: Iterable[Manifest], now: float) -> Failure | None:
 
 def of_pod(pod: Manifest, now: float) -> Failure | None:
     """Returns why a pod does not run; None when nothing is known to be wrong."""
+    if pods.is_cut_off(pod):
+        node = (pod.get("spec") or {}).get("nodeName", "")
+        return Failure(
+            reason="NodeLost",
+            message=f"the node {node} does not answer; Kubernetes replaces what ran there after "
+            "the tolerationSeconds of node.kubernetes.io/unreachable: 300, unless "
+            "engine.tolerations say otherwise",
+        )
     if stuck := pods.unschedulable(pod):
         return Failure(reason="Unschedulable", message=str(stuck.get("message", "")))
     return next(_of_containers(pod, now), None)

@@ -140,6 +140,8 @@ def _routable(situation: Situation) -> Condition:
     loaded = [pod for pod in situation.live if pods.has(pod, "ContainersReady")]
     if not loaded:
         return condition(ROUTABLE, "False", "Loading", "no engine has loaded its model")
+    if (lost := failures.of_pod(loaded[0], situation.now)) is not None:
+        return of_failure(ROUTABLE, lost)
     why = routable.waits_for(loaded[0], situation.observed.gateways)
     return condition(ROUTABLE, "False", "NotRoutable", why)
 

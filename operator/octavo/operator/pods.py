@@ -50,6 +50,16 @@ def is_routable(pod: Manifest) -> bool:
     return has(pod, "Ready") and has(pod, names.ROUTABLE_GATE)
 
 
+def is_cut_off(pod: Manifest) -> bool:
+    """Whether its node does not answer: then Kubernetes takes Ready away, for no reason.
+
+    What the node said last, such as that the containers are ready, stays as it was.
+    """
+    ready = condition(pod, "Ready")
+    is_taken = ready.get("status") == "False" and not ready.get("reason")
+    return is_taken and has(pod, "ContainersReady")
+
+
 def template_of(pod: Manifest) -> str:
     """Returns the hash of the template that it was made from."""
     return annotation(pod, names.TEMPLATE)
