@@ -52,7 +52,7 @@ class Kubernetes:
         try:
             yield name
         finally:
-            self.kubectl("delete", "node", name, "--wait=false")
+            self.kubectl("delete", "node", name, "--wait=false", "--ignore-not-found")
 
     def add_fake_node(
         self, name: str, *, gpus: int = 0, cpus: int = 64, timeout_s: float = 30.0

@@ -87,8 +87,11 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def check(target: Path, files: Mapping[str, bytes]) -> Manifest:
-    """Asserts that a target is exactly these files and their manifest, and nothing is left."""
+def check(target: Path, files: Mapping[str, bytes], *, alone: bool = True) -> Manifest:
+    """Asserts that a target is exactly these files and their manifest.
+
+    If it is alone, nothing that is not whole is left beside it.
+    """
     found = content(target)
     whole = manifest.read(target)
     assert whole is not None
@@ -97,7 +100,7 @@ def check(target: Path, files: Mapping[str, bytes]) -> Manifest:
     assert all(found[name] == data for name, data in files.items())
     manifest.check_sizes(target, whole)
     manifest.check_digests(target, whole)
-    assert list(target.parent.glob(".partial-*")) == []
+    assert not alone or list(target.parent.glob(".partial-*")) == []
     return whole
 
 

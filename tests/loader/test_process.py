@@ -286,6 +286,31 @@ def test_a_volume_that_fills_up_meanwhile_is_told(tmp_path: Path) -> None:
         on_small_volume(tmp_path, 26, scenario)
 
 
+def test_another_revision_takes_the_room_of_one_that_nobody_uses(tmp_path: Path) -> None:
+    files = repository(5_000)  # 9 MB
+    with serving_hub(files) as hub:
+        env = {"HF_ENDPOINT": hub.url}
+
+        def scenario() -> None:
+            for name, keep in (("v1", "v1"), ("v2", "v1,v2")):
+                status, output = run(tmp_path / name, env, "--keep", keep)
+                assert status == 0, output
+            assert "removing_model" not in output
+            status, output = run(tmp_path / "v3", env, "--keep", "v1,v2,v3")
+            assert status == 4, output
+            assert "error[OCT-1215]" in output
+            for name in ("v1", "v2"):
+                check(tmp_path / name, wanted(files), alone=False)
+            status, output = run(tmp_path / "v3", env, "--keep", "v2,v3")
+            assert status == 0, output
+            assert output.count("removing_model") == 1
+            assert not (tmp_path / "v1").exists()
+            for name in ("v2", "v3"):
+                check(tmp_path / name, wanted(files))
+
+        on_small_volume(tmp_path, 28, scenario)
+
+
 BROKEN = """
 import os, sys
 from octavo.loader import process

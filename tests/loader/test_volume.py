@@ -6,10 +6,15 @@ import asyncio
 import errno
 import fcntl
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from octavo.loader import volume as volume_module
 from octavo.loader.source import RemoteFile
 from octavo.loader.volume import Volume
 from octavo.runtime import manifest
@@ -140,6 +145,104 @@ def test_a_file_system_without_locks_does_not_stop_the_work(
             return True
 
     assert asyncio.run(main())
+
+
+PLENTY = 10**18
+"""More than any volume of a test has."""
+
+
+def brought(folder: Path, name: str, age: int = 0) -> str:
+    """Makes a whole model, or a partial one of that name; returns the name of its folder."""
+    path = folder / name
+    if name.startswith("partial of "):
+        path = Volume(folder / name.removeprefix("partial of ")).partial("m", "r")
+    path.mkdir()
+    if path.name == name:
+        (path / manifest.NAME).write_bytes(MANIFEST.encode())
+    os.utime(path, (1e9 - age, 1e9 - age))
+    return path.name
+
+
+def there(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".lock-")}
+
+
+def test_while_there_is_room_nothing_goes(tmp_path: Path) -> None:
+    before = {brought(tmp_path, name) for name in ("old", "partial of old", "used")}
+    Volume(tmp_path / "new").make_room(1000, ["used"])
+    assert there(tmp_path) == before
+
+
+def test_who_is_told_to_keep_nothing_removes_nothing(tmp_path: Path) -> None:
+    before = {brought(tmp_path, name) for name in ("old", "partial of old")}
+    Volume(tmp_path / "new").make_room(PLENTY, [])
+    assert there(tmp_path) == before
+
+
+MODELS = ("new", "a", "b", "c", "partial of new", "partial of a", "partial of b")
+
+
+@given(
+    present=st.sets(st.sampled_from(MODELS)),
+    keep=st.sets(st.sampled_from(["a", "b", "x"]), min_size=1),
+)
+def test_what_is_kept_stays_and_all_else_goes_when_all_has_to(
+    present: set[str], keep: set[str]
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        paths = {model: brought(folder, model) for model in present}
+        (folder / "by hand").mkdir()
+        (folder / "file").touch()
+        (folder / "link").symlink_to(folder / "by hand")
+        Volume(folder / "new").make_room(PLENTY, sorted(keep))
+        stays = {p for m, p in paths.items() if m.removeprefix("partial of ") in {*keep, "new"}}
+        assert there(folder) == stays | {"by hand", "file", "link"}
+
+
+def test_no_more_goes_than_has_to_and_the_oldest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("newer", "oldest", "used", "partial of newer")
+    paths = [brought(tmp_path, name, age) for age, name in enumerate(names)]
+    order = [paths[3], "oldest", "newer"]
+    for count in range(len(order) + 1):
+        left = there(tmp_path)
+        assert left == {*order[count:], "used"}
+        monkeypatch.setattr(Volume, "_free", property(lambda _: -len(there(tmp_path))))
+        monkeypatch.setattr(volume_module, "_SPARE_BYTES", 0)
+        Volume(tmp_path / "new").make_room(-len(left) + 1, ["used"])
+
+
+def test_a_model_whose_loader_is_at_work_stays(tmp_path: Path) -> None:
+    brought(tmp_path, "other")
+
+    async def main() -> None:
+        async with Volume(tmp_path / "other").lock(lambda: None):
+            Volume(tmp_path / "new").make_room(PLENTY, ["new"])
+
+    asyncio.run(main())
+    assert there(tmp_path) == {"other"}
+    Volume(tmp_path / "new").make_room(PLENTY, ["new"])
+    assert there(tmp_path) == set()
+
+
+def test_a_model_that_is_half_removed_is_no_model_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought(tmp_path, "old")
+
+    def killed(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Volume(tmp_path / "new").make_room(PLENTY, ["new"])
+    old = Volume(tmp_path / "old")
+    assert not old.is_taken
+    old.prepare(old.partial("m", "r"))
+    assert there(tmp_path) == {old.partial("m", "r").name}
 
 
 def test_what_does_not_fit_is_refused_with_both_sizes(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def pod(
         said.append({"type": "ContainersReady", "status": "True"})
     if routable:
         said.append({"type": names.ROUTABLE_GATE, "status": "True"})
-    said.append({"type": "Ready", "status": str(ready and routable)})
+    is_ready = ready and routable
+    reason = {} if is_ready else {"reason": "ContainersNotReady"}
+    said.append({"type": "Ready", "status": str(is_ready), **reason})
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -61,6 +61,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "a shell in the uri": (resource(model={"uri": "hf://o/x; touch /tmp/p"}), "uri must be one of"),
     "a path out of the volume": (resource(model={"uri": "pvc://c/../x"}), "uri must be one of"),
     "no volume": (resource(model=HUB), "say with cache.volume.size how large"),
+    "a volume that only one pod can have": (
+        resource(model=HUB, cache={"volume": {"size": "20Gi", "accessMode": "ReadWriteOncePod"}}),
+        'accessMode: Unsupported value: "ReadWriteOncePod": supported values: "ReadWriteOnce"',
+    ),
     "revision of a claim": (
         resource(model=CLAIM | {"revision": "v1"}),
         "only hf:// and s3:// models have a revision",

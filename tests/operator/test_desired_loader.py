@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.operator.building import from_hub, service
 
-from octavo.operator import desired_loader, names
+from octavo.operator import desired_loader, names, shared_volume
 from octavo.operator.kinds import Manifest
 
 
@@ -18,6 +18,7 @@ def test_the_loader_is_told_what_and_where() -> None:
         "--model", "hf://org/llama", "--revision", "v1",
         "--target", f"/models/{one.spec.model.key}",
     ]  # fmt: skip
+    assert desired_loader.arguments(one, ("aa", "bb"))[-2:] == ["--keep", "aa,bb"]
     assert "--revision" not in desired_loader.arguments(service(**from_hub()))
 
 
@@ -48,6 +49,16 @@ def test_the_loader_has_the_model_s_secret_and_the_engine_s_place() -> None:
     assert {"name": "HTTPS_PROXY", "value": "x"} in container["env"]
     assert pod["nodeSelector"] == {"a": "b"}
     assert found["spec"]["template"]["metadata"]["annotations"] == {names.REFERENCES: "aa"}
+
+
+def test_the_loader_goes_to_the_volume_of_the_engines() -> None:
+    near: Manifest = {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    pod = job(engine={"affinity": near})["spec"]["template"]["spec"]
+    assert pod["affinity"] == shared_volume.affinity(
+        service(**from_hub(), engine={"affinity": near})
+    )
+    shared = {"volume": {"size": "1Gi", "accessMode": "ReadWriteMany"}}
+    assert "affinity" not in job(cache=shared)["spec"]["template"]["spec"]
 
 
 def test_only_the_loader_writes_the_volume() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.operator.engine_pods import ended, pod, unplaced, waiting
 from tests.operator.world import START
 
-from octavo.operator import failures
+from octavo.operator import failures, pods
 from octavo.operator.kinds import Manifest
 from octavo.operator.timestamps import to_text
 
@@ -139,3 +139,16 @@ def test_the_newest_pod_speaks_for_all() -> None:
 @pytest.mark.parametrize("message", ["{", '{"code": 5}', "error[OCT-", "error[OCT-12]", "\ud800"])
 def test_no_message_makes_it_raise(message: str) -> None:
     assert failure(pod(containers=[ended(1, message)])).reason == "Failed"
+
+
+def test_a_node_that_does_not_answer_is_told_and_a_gate_that_opens_is_not() -> None:
+    def failure_of(reason: str) -> failures.Failure | None:
+        found = pod(ready=True, spec={"nodeName": "a", "containers": []})
+        pods.condition(found, "Ready")["reason"] = reason
+        return failures.of_pod(found, START)
+
+    assert failure_of("ReadinessGatesNotReady") is None
+    lost = failure_of("")
+    assert lost is not None
+    assert lost.reason == "NodeLost"
+    assert "the node a does not answer" in lost.message

@@ -143,6 +143,37 @@ def test_another_model_is_loaded_before_engines_change(defined: Kubernetes, name
     assert owners <= second
 
 
+def test_another_model_is_loaded_where_the_engines_have_the_volume(
+    defined: Kubernetes, namespace: str
+) -> None:
+    def spec(revision: str, nodes: tuple[str, ...]) -> dict[str, Any]:
+        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}
+        required = {"nodeSelectorTerms": [{"matchExpressions": [here]}]}
+        placed = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        return {
+            "model": {"uri": "hf://org/llama", "revision": revision},
+            "cache": {"volume": {"size": "1Gi"}},
+            "engine": {"affinity": {"nodeAffinity": placed}, "resources": {"requests": {"cpu": 8}}},
+            "replicas": 1,
+        }
+
+    def place(component: str) -> str:
+        selector = names.selector("llama", component).items()
+        selected = ",".join(f"{key}={value}" for key, value in selector)
+        (pod,) = defined.kubectl.list("pods", namespace=namespace, selector=selected)
+        return str(pod["spec"]["nodeName"])
+
+    # The other node is empty, and larger: the scheduler likes it better.
+    with defined.fake_node(cpus=16) as first, defined.fake_node() as second:
+        reconciler = settled(defined, namespace, **spec("v1", (first,)))
+        job = {j["metadata"]["name"] for j in defined.kubectl.list("jobs", namespace=namespace)}
+        defined.kubectl.apply(resource(**spec("v2", (first, second))), namespace=namespace)
+        reconciler.until(lambda observed: ready(observed) == "True")
+        after = {j["metadata"]["name"] for j in defined.kubectl.list("jobs", namespace=namespace)}
+        assert not job & after
+        assert place(names.LOADER) == first
+
+
 def test_a_scale_of_the_waiting_is_taken_back_by_the_next_apply(
     defined: Kubernetes, namespace: str
 ) -> None:

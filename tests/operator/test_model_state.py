@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 from tests.operator.building import INSTALLATION, from_hub, resource, service
-from tests.operator.engine_pods import ended, pod, unplaced
+from tests.operator.engine_pods import ended, pod, unplaced, waiting
 from tests.operator.world import START
 
 from octavo.operator import desired_loader, model_state, names
 from octavo.operator.conditions import Condition
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import Observed
+from octavo.operator.timestamps import to_text
 
 JOB = desired_loader.job_name(service(**from_hub()))
 
@@ -79,6 +80,42 @@ def test_why_a_loader_does_not_get_on_is_told() -> None:
     assert judged(job(), pods=(waiting,)).reason == "Unschedulable"
 
 
+def test_a_loader_of_another_model_has_to_end_first() -> None:
+    other = loader()
+    other["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "llama-load-00000000"
+    one = service(**from_hub())
+
+    def at_work(*found: Manifest) -> list[str]:
+        return model_state.others_at_work(
+            one, Observed(resource={}, installation=INSTALLATION, pods=found)
+        )
+
+    assert at_work(other, loader(), pod()) == ["l"]
+    assert at_work(loader(), loader(phase="Succeeded"), pod()) == []
+    other["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert at_work(other) == ["l"], "it may remove models as long as it is there"
+    found = judged(pods=(other,))
+    assert (found.status, found.reason) == ("False", "WaitingForLoader")
+    assert "ended: l" in found.message
+    other["status"]["phase"] = "Succeeded"
+    assert at_work(other) == []
+
+
 def test_a_job_that_gave_up_says_so() -> None:
     found = judged(job("Failed"))
     assert (found.status, found.reason, found.is_failure) == ("False", "LoadFailed", True)
+
+
+def test_a_loader_that_waits_for_a_volume_on_another_node_is_told() -> None:
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": to_text(START - 120)}
+    volume = {"name": "models", "persistentVolumeClaim": {"claimName": "llama-models"}}
+    stuck = loader(
+        conditions=[placed],
+        containers=[waiting("ContainerCreating")],
+        spec={"nodeName": "b", "volumes": [volume]},
+    )
+    holder = pod("e", ready=True, spec={"nodeName": "a", "volumes": [volume]})
+    assert judged(job(), pods=(stuck,)).reason == "ContainerNotCreated"
+    found = judged(job(), pods=(stuck, holder))
+    assert (found.status, found.reason) == ("False", "VolumeOnOtherNode")
+    assert "placed on a, b" in found.message

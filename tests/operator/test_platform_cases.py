@@ -227,7 +227,9 @@ def test_case_26_a_volume_for_one_node_with_engines_on_two_is_told() -> None:
     world.execute(world.plan())
     ready = world.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("False", "VolumeOnOtherNode")
-    assert "the volume is ReadWriteOnce and engines were placed on a, b" in ready["message"]
+    assert (
+        "the volume is ReadWriteOnce and pods that need it were placed on a, b" in ready["message"]
+    )
 
 
 def test_case_32_quick_edits_make_no_second_child() -> None:

@@ -281,7 +281,8 @@ class World:
                     lastTransitionTime=to_text(self.now),
                 )
             is_ready = pods.has(pod, "ContainersReady") and pods.has(pod, names.ROUTABLE_GATE)
-            _set_condition(pod, type="Ready", status=str(is_ready))
+            reason = {} if is_ready else {"reason": "ReadinessGatesNotReady"}
+            _set_condition(pod, type="Ready", status=str(is_ready), **reason)
 
 
 def _owner(pod: Manifest) -> str:

@@ -42,6 +42,8 @@ class Circumstances:
     strategy: Strategy
     replicas: int | None
     """None leaves the number to others."""
+    kept: tuple[str, ...] = ()
+    """Folders of the model's volume that its loader must not remove; none: it removes none."""
 
 
 def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
@@ -57,7 +59,9 @@ def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
     if service.spec.model.source.is_loaded and volume:
         found += [
             desired_loader.volume_claim(service, volume),
-            desired_loader.job(service, given.installation.loader_image, given.references),
+            desired_loader.job(
+                service, given.installation.loader_image, given.references, given.kept
+            ),
             desired_network.loader_policy(service),
         ]
     if service.spec.cache.pinned_prefixes:

@@ -63,6 +63,11 @@ def model_of(template: Manifest) -> str:
     return ""
 
 
+def folder_of(template: Manifest) -> str:
+    """Returns the folder of a loaded model in its volume; empty where `model_of` knows none."""
+    return model_of(template).removeprefix(f"{MODELS}/").partition("/")[0]
+
+
 def arguments(service: InferenceService) -> list[str]:
     """Returns the engine's arguments."""
     engine = service.spec.engine

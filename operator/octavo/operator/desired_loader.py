@@ -7,9 +7,10 @@ own pauses: a token that becomes valid needs no operator.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from octavo.operator import names
+from octavo.operator import names, shared_volume
 from octavo.operator.kinds import JOB, VOLUME_CLAIM, Manifest, object_of
 from octavo.operator.pod_parts import (
     CONTAINER_SECURITY,
@@ -32,11 +33,12 @@ def job_name(service: InferenceService) -> str:
     return names.load_job(service.name, service.spec.model.key)
 
 
-def arguments(service: InferenceService) -> list[str]:
-    """Returns the loader's arguments."""
+def arguments(service: InferenceService, kept: Sequence[str] = ()) -> list[str]:
+    """Returns the loader's arguments; `kept` are folders that it must not remove."""
     model = service.spec.model
     revision = ["--revision", model.revision] if model.revision else []
-    return ["--model", model.uri, *revision, "--target", f"{MODELS}/{model.key}"]
+    keep = ["--keep", ",".join(kept)] if kept else []
+    return ["--model", model.uri, *revision, "--target", f"{MODELS}/{model.key}", *keep]
 
 
 def volume_claim(service: InferenceService, volume: Volume) -> Manifest:
@@ -57,13 +59,16 @@ def volume_claim(service: InferenceService, volume: Volume) -> Manifest:
     )
 
 
-def job(service: InferenceService, image: str, references: str) -> Manifest:
+def job(
+    service: InferenceService, image: str, references: str, kept: Sequence[str] = ()
+) -> Manifest:
     """Returns the Job, without metadata that all children have.
 
     Args:
         service: what is wanted.
         image: of the loader.
         references: hash of the data that the pod takes values from; empty when there is none.
+        kept: folders of the volume that the loader must not remove; none lets it remove none.
     """
     labels = names.labels(service.name, names.LOADER)
     metadata: Manifest = {"labels": labels}
@@ -74,12 +79,12 @@ def job(service: InferenceService, image: str, references: str) -> Manifest:
         {"name": job_name(service), "labels": labels},
         spec={
             "backoffLimit": _TRIES,
-            "template": {"metadata": metadata, "spec": _pod(service, image)},
+            "template": {"metadata": metadata, "spec": _pod(service, image, kept)},
         },
     )
 
 
-def _pod(service: InferenceService, image: str) -> Manifest:
+def _pod(service: InferenceService, image: str, kept: Sequence[str]) -> Manifest:
     engine = service.spec.engine
     claim = {"claimName": names.models(service.name)}
     container = {
@@ -87,7 +92,7 @@ def _pod(service: InferenceService, image: str) -> Manifest:
         "image": image,
         "imagePullPolicy": engine.image_pull_policy,
         "command": ["python", "-m", "octavo.loader"],
-        "args": literal(arguments(service)),
+        "args": literal(arguments(service, kept)),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -95,7 +100,8 @@ def _pod(service: InferenceService, image: str) -> Manifest:
         **environment(engine, service.spec.model),
     }
     # It is placed like an engine: the volume that it binds has to be where engines can run.
-    return isolation(engine) | placement(engine) | {
+    near = {"affinity": affinity} if (affinity := shared_volume.affinity(service)) else {}
+    return isolation(engine) | placement(engine) | near | {
         "containers": [container],
         "volumes": [temporary_volume(), {"name": "models", "persistentVolumeClaim": claim}],
         "restartPolicy": "OnFailure",

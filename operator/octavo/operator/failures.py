@@ -37,6 +37,7 @@ _IMAGE_REASONS: Final = (
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
     "ImageInspectError", "RegistryUnavailable",
 )  # fmt: skip
+STUCK_CREATING: Final = "the container is not made: a volume or the network is not there yet"
 _STUCK_CREATING_S: Final = 60.0
 _ERROR_LINE: Final = re.compile(
     r"^error\[(?P<code>OCT-\d+)\]: (?P<text>.*?)(?:\n  help: (?P<help>[^\n]*))?\s*\Z",
@@ -81,6 +82,14 @@ def of_pods(candidates: Iterable[Manifest], now: float) -> Failure | None:
 
 def of_pod(pod: Manifest, now: float) -> Failure | None:
     """Returns why a pod does not run; None when nothing is known to be wrong."""
+    if pods.is_cut_off(pod):
+        node = (pod.get("spec") or {}).get("nodeName", "")
+        return Failure(
+            reason="NodeLost",
+            message=f"the node {node} does not answer; Kubernetes replaces what ran there after "
+            "the tolerationSeconds of node.kubernetes.io/unreachable: 300, unless "
+            "engine.tolerations say otherwise",
+        )
     if stuck := pods.unschedulable(pod):
         return Failure(reason="Unschedulable", message=str(stuck.get("message", "")))
     return next(_of_containers(pod, now), None)
@@ -119,8 +128,7 @@ def _of_waiting(
     if reason == "ContainerCreating":
         since = pods.condition(pod, "PodScheduled").get("lastTransitionTime")
         if age_s(since, now) >= _STUCK_CREATING_S:
-            sentence = "the container is not made: a volume or the network is not there yet"
-            return Failure(reason=NOT_CREATED, message=sentence)
+            return Failure(reason=NOT_CREATED, message=STUCK_CREATING)
     return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from octavo.operator import failures, pods, routable
+from octavo.operator import failures, pods, routable, shared_volume
 from octavo.operator.conditions import (
     READY,
     ROLLOUT,
@@ -21,7 +21,6 @@ from octavo.operator.conditions import (
     condition,
     of_failure,
 )
-from octavo.operator.failures import Failure
 from octavo.operator.kinds import DEPLOYMENT
 from octavo.operator.names import DRY_RUN, engine
 from octavo.operator.situation import Situation
@@ -52,30 +51,14 @@ def _ready(situation: Situation, rollout: Condition) -> Condition:
         return _like(situation.model)
     newest = [p for p in situation.live if pods.template_of(p) == situation.revision.template]
     failure = failures.of_pods(newest, situation.now)
-    if failure is not None and (shared := _shared_volume(situation, failure)) is not None:
-        return _ready_as("False", "VolumeOnOtherNode", shared, is_failure=True)
     if failure is not None:
-        return of_failure(READY, failure)
+        shared = shared_volume.conflict(situation.service, situation.observed.pods, failure)
+        return of_failure(READY, shared or failure)
     if (refused := _refused_pods(situation)) is not None:
         return _ready_as("False", "PodsRefused", refused, is_failure=True)
     if rollout.status != "True":
         return _like(rollout)
     return _ready_as("False", "Loading", _how_many_route(situation))
-
-
-def _shared_volume(situation: Situation, failure: Failure) -> str | None:
-    """Returns what is wrong when engines on several nodes want a volume that one node can have."""
-    volume = situation.service.spec.cache.volume
-    nodes = {str(p["spec"]["nodeName"]) for p in situation.engines if p["spec"].get("nodeName")}
-    if volume is None or volume.access_mode == "ReadWriteMany" or len(nodes) < 2:
-        return None
-    if failure.reason != failures.NOT_CREATED:
-        return None
-    return (
-        f"the volume is {volume.access_mode} and engines were placed on {', '.join(sorted(nodes))}:"
-        " keep them on one node with engine.nodeSelector, or create another InferenceService with"
-        " cache.volume.accessMode ReadWriteMany"
-    )
 
 
 def _obstacles(situation: Situation) -> Iterator[Condition]:
@@ -156,6 +139,8 @@ def _routable(situation: Situation) -> Condition:
     loaded = [pod for pod in situation.live if pods.has(pod, "ContainersReady")]
     if not loaded:
         return condition(ROUTABLE, "False", "Loading", "no engine has loaded its model")
+    if (lost := failures.of_pod(loaded[0], situation.now)) is not None:
+        return of_failure(ROUTABLE, lost)
     why = routable.waits_for(loaded[0], situation.observed.gateways)
     return condition(ROUTABLE, "False", "NotRoutable", why)
 

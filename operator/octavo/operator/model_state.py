@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.operator import desired_loader, failures, names, pods
+from octavo.operator import desired_loader, failures, names, pods, shared_volume
 from octavo.operator.conditions import MODEL_CACHED, Condition, condition, of_failure
 from octavo.operator.kinds import JOB, Manifest
 from octavo.operator.observed import Observed, metadata
@@ -27,15 +27,32 @@ def judge(service: InferenceService, observed: Observed, now: float) -> Conditio
     if job is not None and pods.has(job, "Failed"):
         message = f"loading {model.uri} failed: {pods.condition(job, 'Failed').get('message', '')}"
         return condition(MODEL_CACHED, "False", "LoadFailed", message, is_failure=True)
+    if job is None and (others := others_at_work(service, observed)):
+        message = f"waits until the loader of another model has ended: {', '.join(others)}"
+        return condition(MODEL_CACHED, "False", "WaitingForLoader", message)
     loaders = pods.of_component(observed.pods, names.LOADER)
     failure = failures.of_pods(_of_job(loaders, name), now)
     if failure is not None:
-        return of_failure(MODEL_CACHED, failure)
+        shared = shared_volume.conflict(service, observed.pods, failure)
+        return of_failure(MODEL_CACHED, shared or failure)
     lacking = [r for r in references_of(service.spec) if observed.references.get(r) is None]
     if job is None and lacking:
         message = f"before {model.uri} is loaded: {', '.join(map(str, lacking))}"
         return condition(MODEL_CACHED, "False", "Waiting", message)
     return condition(MODEL_CACHED, "False", "Loading", f"{model.uri} is being loaded")
+
+
+def others_at_work(service: InferenceService, observed: Observed) -> list[str]:
+    """Returns the pods that load another model into the volume of a service.
+
+    Such a loader was told what to keep before this model was wanted: it could remove it.
+    """
+    name = desired_loader.job_name(service)
+    return [
+        str(metadata(pod)["name"])
+        for pod in pods.of_component(observed.pods, names.LOADER)
+        if not pods.is_over(pod) and _job_of(pod) != name
+    ]
 
 
 def is_complete(job: Manifest) -> bool:
@@ -49,8 +66,8 @@ def is_finished(job: Manifest) -> bool:
 
 
 def _of_job(loaders: Iterable[Manifest], name: str) -> list[Manifest]:
-    return [
-        pod
-        for pod in loaders
-        if pods.is_live(pod) and (metadata(pod).get("labels") or {}).get(_JOB_LABEL) == name
-    ]
+    return [pod for pod in loaders if pods.is_live(pod) and _job_of(pod) == name]
+
+
+def _job_of(pod: Manifest) -> str:
+    return str((metadata(pod).get("labels") or {}).get(_JOB_LABEL, ""))

@@ -24,10 +24,14 @@ def is_going(pod: Manifest) -> bool:
     return bool(metadata(pod).get("deletionTimestamp"))
 
 
+def is_over(pod: Manifest) -> bool:
+    """Whether its containers have ended for good, so that it holds no volume any more."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def is_live(pod: Manifest) -> bool:
     """Whether it is there to stay: neither going nor at its end."""
-    phase = (pod.get("status") or {}).get("phase")
-    return not is_going(pod) and phase not in ("Succeeded", "Failed")
+    return not is_going(pod) and not is_over(pod)
 
 
 def condition(pod: Manifest, type: str) -> Manifest:
@@ -44,6 +48,16 @@ def has(pod: Manifest, type: str) -> bool:
 def is_routable(pod: Manifest) -> bool:
     """Whether Kubernetes counts it as ready, which takes our gate, too."""
     return has(pod, "Ready") and has(pod, names.ROUTABLE_GATE)
+
+
+def is_cut_off(pod: Manifest) -> bool:
+    """Whether its node does not answer: then Kubernetes takes Ready away, for no reason.
+
+    What the node said last, such as that the containers are ready, stays as it was.
+    """
+    ready = condition(pod, "Ready")
+    is_taken = ready.get("status") == "False" and not ready.get("reason")
+    return is_taken and has(pod, "ContainersReady")
 
 
 def template_of(pod: Manifest) -> str:

@@ -13,6 +13,7 @@ from octavo.operator import (
     desired,
     dry_run,
     judgement,
+    kept_models,
     model_state,
     names,
     pods,
@@ -72,7 +73,7 @@ def _reconciled(
     number = replicas.decide(service, observed, deployment, now)
     replacing = rollout.decide(service.spec.rollout, deployment, engines, target.template, now)
     children = desired.children(
-        service, _circumstances(observed, target, replacing.strategy, number)
+        service, _circumstances(service, observed, target, replacing.strategy, number)
     )
     guarded = frozenset({DEPLOYMENT}) if number.is_borrowed else frozenset()
     changes = writes.changes(observed, children, waiting=target.waiting, guarded=guarded)
@@ -122,7 +123,11 @@ def _with_status(plan: Plan, observed: Observed, wanted: Manifest, judged: list[
 
 
 def _circumstances(
-    observed: Observed, target: Revision, strategy: Strategy, number: Replicas
+    service: InferenceService,
+    observed: Observed,
+    target: Revision,
+    strategy: Strategy,
+    number: Replicas,
 ) -> Circumstances:
     return Circumstances(
         installation=observed.installation,
@@ -130,6 +135,7 @@ def _circumstances(
         kinds=observed.kinds,
         image=target.image,
         strategy=strategy,
+        kept=kept_models.kept(service, observed),
         replicas=number.applied,
     )
 

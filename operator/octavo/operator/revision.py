@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.operator import desired_engine, names
+from octavo.operator import desired_engine, model_state, names
 from octavo.operator.conditions import Condition
 from octavo.operator.fingerprint import fingerprint
 from octavo.operator.kinds import DEPLOYMENT, JOB, Kind, Manifest
@@ -70,6 +70,8 @@ def revision(
     if unread or (missing and present is None):
         waiting |= {DEPLOYMENT, JOB}
     if missing:
+        waiting.add(JOB)
+    if model_state.others_at_work(service, observed):
         waiting.add(JOB)
     path = desired_engine.model_path(service.spec.model)
     if model.status != "True" and (present is None or desired_engine.model_of(present) != path):

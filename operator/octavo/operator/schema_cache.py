@@ -56,9 +56,11 @@ def _volume() -> Manifest:
         {
             "size": amount("Its size, such as 20Gi; it can grow where the storage class allows."),
             "storageClassName": name("Its storage class; none: the cluster's default."),
+            # Not ReadWriteOncePod: neither a new engine nor the loader of another revision could
+            # begin before the engine that serves had gone.
             "accessMode": choice(
                 "ReadWriteOnce keeps all engines on one node; ReadWriteMany does not.",
-                "ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod",
+                "ReadWriteOnce", "ReadWriteMany",
                 default="ReadWriteOnce",
             ),
         },

@@ -23,6 +23,11 @@ class LoaderConfig:
     target: str = setting(
         "", "Folder of the model; appears when it is whole. Its parent has to exist."
     )
+    keep: tuple[str, ...] = setting(
+        (),
+        "Names of folders beside the target that stay when the model does not fit: then other "
+        "models that a loader brought there are removed, the oldest first. Empty removes none.",
+    )
     verify: bool = setting(
         False,
         "Hash a model that is already there instead of comparing sizes only; what is damaged is "

@@ -129,6 +129,7 @@ class Load:
         wanted = self._select(listing, index)
         present = self._volume.prune(partial, wanted)
         num_bytes = sum(file.size for file in wanted)
+        self._volume.make_room(num_bytes - present, self._config.keep)
         self._volume.check_space(num_bytes - present)
         self._progress.stage("loading", total=num_bytes)
         entries = await download.fetch(listing, wanted, partial)

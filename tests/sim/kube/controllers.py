@@ -159,7 +159,8 @@ class Controllers:
             pod = self._say(POD, pod, {"phase": "Running"})
         is_ready = pods.has(pod, "ContainersReady") and pods.has(pod, names.ROUTABLE_GATE)
         if pods.has(pod, "Ready") != is_ready:
-            self._condition(pod, "Ready", str(is_ready))
+            reason = {} if is_ready else {"reason": "ReadinessGatesNotReady"}
+            self._condition(pod, "Ready", str(is_ready), **reason)
 
     def _condition(self, pod: Manifest, type: str, status: str, **more: str) -> Manifest:
         others: Iterable[Any] = (pod.get("status") or {}).get("conditions") or []
