@@ -20,6 +20,7 @@ from tests.cluster.places import alone, running_folder, say
 
 _END_S = 20.0
 _CGROUPS = Path("/sys/fs/cgroup")
+_SHARE = 4
 
 
 class Record:
@@ -42,10 +43,16 @@ class Record:
         self._add("process", name, pid, psutil.Process(pid).create_time())
 
     def cgroup(self, name: str) -> None:
-        """Notes a control group below the root, and makes it in every hierarchy."""
+        """Notes a control group below the root, and makes it in every hierarchy.
+
+        All that is in it counts as _SHARE processes: as one it would get little beside other tests.
+        """
         self._add("cgroup", name)
         for hierarchy in _hierarchies():
             (hierarchy / name).mkdir()
+            for setting, of_one in (("cpu.shares", 1024), ("cpu.weight", 100)):
+                if (path := hierarchy / name / setting).exists():
+                    path.write_text(str(_SHARE * of_one), encoding="utf-8")
 
     def complete(self) -> None:
         """Notes that all that belongs to the cluster has been started."""
