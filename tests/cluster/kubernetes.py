@@ -37,7 +37,7 @@ class Kubernetes:
             self.kubectl.until(lambda _: True, "serviceaccount", "default", namespace=name)
             yield name
         finally:
-            self.kubectl("delete", "namespace", name, "--wait=false")
+            self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
     def live_pods(self, namespace: str, selector: str) -> list[Object]:
         """Returns the pods that a selector finds and that are not going."""

@@ -257,6 +257,24 @@ def test_deletion_needs_no_operator(cluster: Kubernetes, prepared: str) -> None:
         cluster.kubectl.until_gone(kind, "chat-engine", namespace=prepared)
 
 
+def test_a_namespace_goes_with_its_services_though_no_operator_is_there(
+    cluster: Kubernetes, prepared: str
+) -> None:
+    hub: Object = {"model": {"uri": "hf://org/llama"}, "cache": {"volume": {"size": "20Gi"}}}
+    stuck = {"podAnnotations": {"fake.octavo.dev/behaviour": "image-missing"}}
+    with OperatorProcess(cluster, prepared) as operator:
+        services = (service("loaded", **hub), service("stuck", engine=stuck), service("unseen"))
+        cluster.kubectl.apply(*services[:2], namespace=prepared)
+        cluster.kubectl.until(is_ready, RESOURCE, "loaded", namespace=prepared, timeout_s=60)
+        cluster.kubectl.until(
+            lambda s: condition(s, "Ready") == "False", RESOURCE, "stuck", namespace=prepared
+        )
+        operator.kill()
+    cluster.kubectl.apply(services[2], namespace=prepared)
+    cluster.kubectl("delete", "namespace", prepared, "--wait=false")
+    cluster.kubectl.until_gone("namespace", prepared, timeout_s=120)
+
+
 def test_what_happens_without_an_operator_is_made_good(cluster: Kubernetes, prepared: str) -> None:
     with OperatorProcess(cluster, prepared) as operator:
         cluster.kubectl.apply(service("kept"), service("deleted"), namespace=prepared)

@@ -8,7 +8,7 @@ import msgspec
 
 from octavo.operator import names, schema, schema_status
 from octavo.operator.kinds import Manifest
-from octavo.operator.structural import fields, rule
+from octavo.operator.structural import at_creation, fields
 
 _COLUMNS: Final = (
     ("Model", "string", ".status.model", 0),
@@ -76,13 +76,15 @@ def _resource() -> Manifest:
             "status": schema_status.status(),
         },
         required=["spec"],
+        # Only where it is made: a rule of the whole is judged at any write, and would keep one that
+        # was stored before the rule from losing its finalizers.
         rules=[
-            rule(
+            at_creation(
                 f"self.metadata.name.size() <= {names.MAX_NAME}",
                 f"metadata.name has at most {names.MAX_NAME} characters, so that the names of its "
                 "pods fit",
             ),
-            rule(
+            at_creation(
                 f"self.metadata.name.matches('^{names.NAME_PATTERN}$')",
                 "metadata.name must begin with a letter and have only a-z, 0-9 and - (its "
                 "Service's name does)",

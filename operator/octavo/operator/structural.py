@@ -109,6 +109,11 @@ def rule(expression: str, message: str) -> Manifest:
     return {"rule": expression, "message": message}
 
 
+def at_creation(expression: str, message: str) -> Manifest:
+    """A rule about what cannot change, judged only when the value is new."""
+    return rule(f"oldSelf.hasValue() || {expression}", message) | {"optionalOldSelf": True}
+
+
 def _checked(rules: Sequence[Manifest]) -> Manifest:
     return {"x-kubernetes-validations": list(rules)} if rules else {}
 
