@@ -173,6 +173,16 @@ class Platform:
         urls = [f"{url_of(pod, port)}{path}" for pod in self.pods("gateway")]
         return self.run(lambda session: asyncio.gather(*(_json(session, url) for url in urls)))
 
+    def finished_records(self, request: str) -> list[Any]:
+        """Returns what each gateway knows of a request, once all know that it is finished."""
+        end = time.monotonic() + 60.0
+        while True:
+            found = self.get_from_each(f"/v1/requests/{request}")
+            if all(record.get("state") == "finished" for record in found):
+                return found
+            assert time.monotonic() < end, found
+            time.sleep(0.1)
+
     def states(self) -> list[Any]:
         """Returns what each gateway says of engines and demand."""
         return self.get_from_each("/state", port=STATUS_PORT)

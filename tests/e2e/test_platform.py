@@ -5,9 +5,6 @@ Real images, a real kubelet, SmolLM2 on the CPU. Each test leaves one engine, wh
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import openai
 import pytest
 from tests.cluster.kubernetes import condition
@@ -39,24 +36,13 @@ def test_a_resource_becomes_an_answer(platform: Platform, service: Service) -> N
 
     answer = platform.node.in_network(ask_openai)
     assert "Paris" in str(answer.choices[0].message.content)
-    first, *others = finished_records(platform, answer.id.removeprefix("chatcmpl-"))
+    first, *others = platform.finished_records(answer.id.removeprefix("chatcmpl-"))
     assert others, "who did not answer has the record from the store only"
     assert all(record == first for record in others)
     told = platform.node.kubectl("get", "ois", namespace=service.namespace)
     header, row = told.splitlines()
     assert header.split()[:4] == ["NAME", "MODEL", "READY", "REASON"]
     assert row.split()[2] == "True"
-
-
-def finished_records(platform: Platform, request: str) -> list[Any]:
-    """Returns what each gateway knows of a request, once all know that it is finished."""
-    end = time.monotonic() + 60.0
-    while True:
-        found = platform.get_from_each(f"/v1/requests/{request}")
-        if all(record.get("state") == "finished" for record in found):
-            return found
-        assert time.monotonic() < end, found
-        time.sleep(0.1)
 
 
 def test_a_pinned_prefix_is_there_before_anybody_asks(platform: Platform, service: Service) -> None:
