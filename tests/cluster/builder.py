@@ -28,6 +28,7 @@ BASE_IMAGE = "octavo.dev/base:bookworm"
 _DAEMON = {"builder": {"gc": {"enabled": True, "defaultKeepStorage": "10GB"}}}
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _DOCKER = "/usr/bin/docker"
+_DATA = "/var/lib/docker"
 _SETTINGS = ("User", "Env", "Entrypoint", "Cmd", "WorkingDir", "Labels")
 _START_S = 60.0
 _BUILD_S = 1800.0
@@ -59,8 +60,8 @@ class Builder:
             stack.callback(self._record.undo)
             self._machine.start()
             stack.callback(self._machine.stop)
-            self._machine.run("mkdir", "/var/lib/docker")
-            self._machine.run("mount", "--bind", str(self._data), "/var/lib/docker")
+            self._machine.run("mkdir", _DATA)
+            self._machine.run("mount", "--bind", str(self._data), _DATA)
             config = self._record.folder / "daemon.json"
             config.write_text(json.dumps(_DAEMON), encoding="utf-8")
             flags = [f"--config-file={config}"]
@@ -149,10 +150,27 @@ class Builder:
 
     def content(self, name: str) -> object:
         """Returns what an image is made of."""
+        found = self._inspect(name)
+        return made_of(found["RootFS"]["Layers"], found["Config"])
+
+    def folders(self, name: str) -> list[Path]:
+        """Returns where an image's layers lie, the uppermost first. Nobody may write there."""
+        found = self._inspect(name)["GraphDriver"]["Data"]
+        lower = found.get("LowerDir")
+        places = [found["UpperDir"], *(lower.split(":") if lower else ())]
+        return [self._data / place.removeprefix(f"{_DATA}/") for place in places]
+
+    def config(self, name: str) -> Object:
+        """Returns an image's settings: user, variables, labels."""
+        found: Object = self._inspect(name)["Config"]
+        return found
+
+    def _inspect(self, name: str) -> Object:
         command = self._docker("image", "inspect", name)
         done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        found: Object
         (found,) = json.loads(done.stdout)
-        return made_of(found["RootFS"]["Layers"], found["Config"])
+        return found
 
     def _has(self, image: str) -> bool:
         found = self._docker("image", "inspect", image)

@@ -87,6 +87,19 @@ class Images:
         """kill -9 of all processes of a container."""
         self._machine.run(*_CTR, "tasks", "kill", "--all", "--signal", "SIGKILL", container)
 
+    def pause(self, container: str) -> None:
+        """Stops all processes of a container, until it is resumed."""
+        self._machine.run(*_CTR, "tasks", "pause", container)
+
+    def resume(self, container: str) -> None:
+        """Lets a paused container go on."""
+        self._machine.run(*_CTR, "tasks", "resume", container)
+
+    def cgroup(self, container: str) -> str:
+        """Returns the path of a container's control group."""
+        found = json.loads(self._machine.run(*_CTR, "containers", "info", container))
+        return str(found["Spec"]["linux"]["cgroupsPath"])
+
     def _content(self, name: str) -> object:
         """Returns what an image is made of; None when there is none of that name."""
         digest = self._digests().get(full_name(name))

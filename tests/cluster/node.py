@@ -6,7 +6,8 @@ reach. What shall talk to it runs inside: `node.inside(...)`, and kubectl by its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster import components, node_files
@@ -23,6 +24,7 @@ from tests.cluster.packages import ensure
 from tests.cluster.places import HERE, cache_folder, claim, say
 from tests.cluster.program import Program
 from tests.cluster.record import Record, clear_orphans, new_record
+from tests.cluster.starvation import starve
 
 ADDRESS = "10.99.0.1"
 _NODE_USERS = {
@@ -140,8 +142,20 @@ class Node(OwnCluster):
 
     def kill_container(self, pod: Object) -> None:
         """kill -9 of the processes of a pod's only container, which the kubelet starts again."""
-        (status,) = pod["status"]["containerStatuses"]
-        self._images.kill(status["containerID"].removeprefix("containerd://"))
+        self._images.kill(_container(pod))
+
+    @contextmanager
+    def frozen(self, pod: Object) -> Iterator[None]:
+        """A time in which no process of a pod's only container moves, and its connections stay."""
+        self._images.pause(_container(pod))
+        try:
+            yield
+        finally:
+            self._images.resume(_container(pod))
+
+    def starve_container(self, pod: Object) -> None:
+        """Takes the memory of a pod's only container, until the kernel ends it for want of some."""
+        starve(self._images.cgroup(_container(pod)))
 
     def inside(self, command: Sequence[str]) -> list[str]:
         """Returns a command that runs another one in the network of the node."""
@@ -155,3 +169,9 @@ class Node(OwnCluster):
         """Ends everything and leaves nothing."""
         self.machine.stop()
         super().stop()
+
+
+def _container(pod: Object) -> str:
+    """Returns the id of a pod's only container."""
+    (status,) = pod["status"]["containerStatuses"]
+    return str(status["containerID"].removeprefix("containerd://"))

@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,9 @@ VALUES: Object = {
     # A rotated Secret is seen by the next listing.
     "operator": {"extraArgs": ["--resync-s=10"]},
 }
+API_PORT, STATUS_PORT = 8000, 8081
+"""Of a gateway's pod."""
+ENGINE_STATUS_PORT = 9091
 Result = TypeVar("Result")
 
 
@@ -56,6 +59,11 @@ def bring_images(node: Node) -> None:
         for name, target in IMAGES.items():
             builder.build_image(name, ROOT / "Dockerfile", target=target)
         node.import_image(builder, *IMAGES)
+
+
+def url_of(pod: Object, port: int = API_PORT) -> str:
+    """Returns where a pod itself is asked, past its Service."""
+    return f"http://{pod['status']['podIP']}:{port}"
 
 
 class Platform:
@@ -127,22 +135,86 @@ class Platform:
 
         return self.node.in_network(lambda: asyncio.run(whole()))
 
-    def ask_all(self, bodies: Sequence[dict[str, Any]], **headers: str) -> list[Answer]:
-        """Sends requests at once and returns their answers."""
-        url = self.url
+    def ask_all(
+        self,
+        bodies: Sequence[dict[str, Any]],
+        *,
+        url: str = "",
+        headers: Sequence[Mapping[str, str]] = (),
+        when_begun: Callable[[Answer], object] = lambda _: None,
+    ) -> list[Answer]:
+        """Sends requests at once and returns their answers.
+
+        Args:
+            bodies: what is asked.
+            url: who is asked; whoever the Service chooses when it is empty.
+            headers: more of them, for each request.
+            when_begun: called once, when every answer has begun, with the one that was the last
+                to; the clients read on afterwards.
+        """
+        url = url or self.url
+        waiting = len(bodies)
+
+        def begun(answer: Answer) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting == 0:
+                when_begun(answer)
+
+        each = zip(bodies, headers or [{}] * len(bodies), strict=True)
         return self.run(
-            lambda session: asyncio.gather(*(ask(session, url, body, headers) for body in bodies))
+            lambda session: asyncio.gather(
+                *(ask(session, url, body, more, on_first=begun) for body, more in each)
+            )
         )
 
-    def get(self, path: str) -> Any:
-        """Returns the JSON of a page of the gateway."""
-        url = self.url + path
-        return self.run(lambda session: _json(session, url))
+    def get_from_each(self, path: str, *, port: int = API_PORT) -> list[Any]:
+        """Returns the JSON of a page of each gateway."""
+        urls = [f"{url_of(pod, port)}{path}" for pod in self.pods("gateway")]
+        return self.run(lambda session: asyncio.gather(*(_json(session, url) for url in urls)))
+
+    def finished_records(self, request: str) -> list[Any]:
+        """Returns what each gateway knows of a request, once all know that it is finished."""
+        end = time.monotonic() + 60.0
+        while True:
+            found = self.get_from_each(f"/v1/requests/{request}")
+            if all(record.get("state") == "finished" for record in found):
+                return found
+            assert time.monotonic() < end, found
+            time.sleep(0.1)
 
     def states(self) -> list[Any]:
         """Returns what each gateway says of engines and demand."""
-        urls = [f"http://{pod['status']['podIP']}:8081/state" for pod in self.pods("gateway")]
-        return self.run(lambda session: asyncio.gather(*(_json(session, url) for url in urls)))
+        return self.get_from_each("/state", port=STATUS_PORT)
+
+    def until_state(self, engine: Object, state: str) -> None:
+        """Waits until all gateways say that of an engine's pod, such as that it is `ready`."""
+        name, end = engine["metadata"]["name"], time.monotonic() + 60.0
+        while True:
+            states = self.states()
+            found = [e for each in states for e in each["engines"] if e["pod"] == name]
+            if [engine["state"] for engine in found] == [state] * len(states):
+                return
+            assert time.monotonic() < end, found
+            time.sleep(0.2)
+
+    def metric(self, engine: Object, name: str) -> float:
+        """Returns the sum of a metric of an engine's pod over all its labels."""
+        url = url_of(engine, ENGINE_STATUS_PORT) + "/metrics"
+        rows = self.run(lambda session: _text(session, url)).splitlines()
+        return sum(float(row.rpartition(" ")[2]) for row in rows if row.startswith(f"{name}{{"))
+
+    def until_restarted(self, pod: Object) -> None:
+        """Waits until the only container of one of its pods has come back after a death."""
+        (old,) = pod["status"]["containerStatuses"]
+
+        def is_back(found: Object) -> bool:
+            (new,) = found["status"]["containerStatuses"]
+            is_new = new["restartCount"] > old["restartCount"]
+            return is_new and condition(found, "Ready") == "True"
+
+        name, timeout_s = pod["metadata"]["name"], 120.0
+        self.node.kubectl.until(is_back, "pod", name, namespace=self.namespace, timeout_s=timeout_s)
 
     def pods(self, part: str) -> list[Object]:
         """Returns the pods of a part of the release that are not going."""
@@ -171,6 +243,11 @@ class Platform:
                 return
             assert time.monotonic() < end, new
             time.sleep(0.2)
+
+
+async def _text(session: aiohttp.ClientSession, url: str) -> str:
+    async with session.get(url) as answer:
+        return await answer.text()
 
 
 async def _json(session: aiohttp.ClientSession, url: str) -> Any:

@@ -62,14 +62,25 @@ class Service:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.story()}") from None
 
+    def until_reason(self, reason: str) -> None:
+        """Waits until its status gives a reason why it is Ready or not."""
+        self.kubectl.until(
+            lambda found: found["status"]["reason"] == reason,
+            "ois", self.name, namespace=self.namespace, timeout_s=60.0,
+        )  # fmt: skip
+
     def engines(self) -> list[Object]:
         """Returns the engine pods that are not going."""
         selector = f"{self.selector},app.kubernetes.io/component=engine"
         return self.platform.node.live_pods(self.namespace, selector)
 
+    def by_name(self) -> dict[str, Object]:
+        """Returns the engine pods that are not going by their names, as routes have them."""
+        return {f"{self.namespace}/{pod['metadata']['name']}": pod for pod in self.engines()}
+
     def names(self) -> set[str]:
         """Returns the names of the engines, as routes have them."""
-        return {f"{self.namespace}/{pod['metadata']['name']}" for pod in self.engines()}
+        return set(self.by_name())
 
     def until(self, condition: Callable[[list[Object]], bool], timeout_s: float = 60.0) -> None:
         """Waits for something about the engine pods, those that are going among them."""

@@ -5,7 +5,6 @@ Each test brings the service to the number of engines that it needs.
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -50,7 +49,7 @@ def test_a_killed_engine_process_costs_no_stream_and_its_blocks_are_forgotten(
     def kill() -> None:
         platform.node.kill_container(victim)
         service.until(is_back)
-        until_routable(platform, name)
+        platform.until_state(victim, "ready")
 
     questions.during(kill)
     forgotten = platform.ask_all(its)
@@ -60,18 +59,6 @@ def test_a_killed_engine_process_costs_no_stream_and_its_blocks_are_forgotten(
         (again,) = platform.ask_all([body])
         assert again.route[0] == before.route[0]
         assert min(again.route[1], again.cached_tokens) > 0
-
-
-def until_routable(platform: Platform, pod: str) -> None:
-    """Waits until all gateways send requests to an engine."""
-    end = time.monotonic() + 60.0
-    while True:
-        states = platform.states()
-        found = [e for state in states for e in state["engines"] if e["pod"] == pod]
-        if len(found) == len(states) and all(engine["routable"] for engine in found):
-            return
-        assert time.monotonic() < end, found
-        time.sleep(0.2)
 
 
 def test_a_drained_node_evicts_one_engine_at_a_time_and_cuts_no_stream(
