@@ -205,7 +205,7 @@ class Platform:
         return sum(float(row.rpartition(" ")[2]) for row in rows if row.startswith(f"{name}{{"))
 
     def until_restarted(self, pod: Object) -> None:
-        """Waits until the only container of one of its pods has come back after a death."""
+        """Waits until the only container of a pod has come back after its death and is ready."""
         (old,) = pod["status"]["containerStatuses"]
 
         def is_back(found: Object) -> bool:
@@ -213,8 +213,8 @@ class Platform:
             is_new = new["restartCount"] > old["restartCount"]
             return is_new and condition(found, "Ready") == "True"
 
-        name, timeout_s = pod["metadata"]["name"], 120.0
-        self.node.kubectl.until(is_back, "pod", name, namespace=self.namespace, timeout_s=timeout_s)
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        self.node.kubectl.until(is_back, "pod", name, namespace=namespace, timeout_s=120.0)
 
     def pods(self, part: str) -> list[Object]:
         """Returns the pods of a part of the release that are not going."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.cluster.kubectl import KubectlError, Object
+from tests.cluster.kubectl import KubectlError
 from tests.cluster.kubernetes import condition
 from tests.cluster.node_files import NODE
 from tests.e2e.conftest import small
@@ -37,18 +37,12 @@ def test_a_killed_engine_process_costs_no_stream_and_its_blocks_are_forgotten(
     service.scale(2)
     asked = spread(platform, "Killed", service.names())
     victim = service.engines()[0]
-    name, uid = victim["metadata"]["name"], victim["metadata"]["uid"]
-    engine = f"{service.namespace}/{name}"
+    engine = f"{service.namespace}/{victim['metadata']['name']}"
     its = [body for body, answer in asked if answer.route[0] == engine]
-
-    def is_back(pods: list[Object]) -> bool:
-        (pod,) = [p for p in pods if p["metadata"]["uid"] == uid]
-        (container,) = pod["status"]["containerStatuses"]
-        return container["restartCount"] == 1 and condition(pod, "Ready") == "True"
 
     def kill() -> None:
         platform.node.kill_container(victim)
-        service.until(is_back)
+        platform.until_restarted(victim)
         platform.until_state(victim, "ready")
 
     questions.during(kill)

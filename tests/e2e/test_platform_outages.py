@@ -68,8 +68,8 @@ def test_a_frozen_engine_costs_no_stream_and_thawed_it_serves_again(
         assert [answer.content for answer in answers] == expected
         assert num_resumes(platform, answers) > 0
         platform.until_state(engines[frozen[0]], "suspected")
-        apart = platform.ask_all(asked)
-        assert [answer.content for answer in apart] == expected
+        apart = platform.ask_all(asked[:2])
+        assert [answer.content for answer in apart] == expected[:2]
         assert {answer.route[0] for answer in apart} == engines.keys() - set(frozen)
     platform.until_state(engines[frozen[0]], "ready")
     spread(platform, "Thawed", set(engines))
@@ -143,7 +143,7 @@ def generated(platform: Platform, service: Service) -> float:
 
 
 def missed_store(platform: Platform, since: datetime) -> bool:
-    """Tells whether a gateway missed a deadline of the store, as on a machine that is too busy.
+    """Tells whether a gateway missed the store's deadline, and went on without it.
 
     It may then generate an answer that is there; see docs/reliability.md.
     """
@@ -152,6 +152,7 @@ def missed_store(platform: Platform, since: datetime) -> bool:
         name, (status,) = pod["metadata"]["name"], pod["status"]["containerStatuses"]
         for life in ("false", "true")[: 1 + min(status["restartCount"], 1)]:
             flags = (name, since_time, f"--previous={life}")
-            if '"store_away"' in kubectl("logs", *flags, namespace=platform.namespace):
+            log = kubectl("logs", *flags, namespace=platform.namespace)
+            if "generating_without_claim" in log or "answer_not_stored" in log:
                 return True
     return False
