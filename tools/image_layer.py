@@ -24,6 +24,8 @@ def main() -> int:
     (layer / SITE / ".lock").unlink(missing_ok=True)
     # Commands of packages: images run modules.
     shutil.rmtree(layer / SITE / "bin", ignore_errors=True)
+    for at_start in (layer / SITE).glob("*.pth"):  # code that every start would run
+        at_start.unlink()
     compiled = [sys.executable, "-m", "compileall", "-qq", "-j", "0"]
     compiled += ["--invalidation-mode", "unchecked-hash", "-s", str(layer), "-p", "/", str(layer)]
     # Not checked: packages carry files for newer interpreters, which this one cannot compile.
