@@ -19,12 +19,15 @@ import pytest
 from tests.charts.matrix import MATRIX
 from tests.charts.rendering import CHART, only, pods, render
 from tests.cluster.certificates import self_signed
+from tests.ports import lasting_port
 
 Answers = dict[str, tuple[int, str]]
 
 
 @contextmanager
-def serving(answers: Answers, account: Path | None = None) -> Iterator[tuple[str, list[str]]]:
+def serving(
+    answers: Answers, account: Path | None = None, port: int = 0
+) -> Iterator[tuple[str, list[str]]]:
     """Serves fixed answers, with TLS for an account; yields address and requests."""
     seen: list[str] = []
 
@@ -42,7 +45,7 @@ def serving(answers: Answers, account: Path | None = None) -> Iterator[tuple[str
         def log_message(self, format: str, *arguments: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         if account is not None:
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             tls.load_cert_chain(account / "ca.crt", account / "ca.key")
@@ -56,10 +59,14 @@ def serving(answers: Answers, account: Path | None = None) -> Iterator[tuple[str
             thread.join()
 
 
-def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(script: Path, *arguments: str) -> list[str]:
     # -I -S: with the standard library only, as in any image.
-    command = [sys.executable, "-I", "-S", "-W", "error", str(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return [sys.executable, "-I", "-S", "-W", "error", str(script), *arguments]
+
+
+def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    whole = command(script, *arguments)
+    return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=60)
 
 
 SMOKE = CHART / "files" / "smoke.py"
@@ -72,6 +79,17 @@ def test_smoke_test_passes_when_both_ports_answer() -> None:
         done = run(SMOKE, url, url)
     assert done.returncode == 0, done.stderr
     assert "serves ['smollm2']" in done.stdout
+
+
+def test_smoke_test_waits_until_the_network_lets_it_through() -> None:
+    port = lasting_port()
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(command(SMOKE, url, url), stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert "is not reached yet" in running.stdout.readline()
+        both = {"GET /v1/models": (200, MODELS), "GET /metrics": (200, "octavo_gateway_x 1")}
+        with serving(both, port=port):
+            assert running.wait(30) == 0
 
 
 @pytest.mark.parametrize(

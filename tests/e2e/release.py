@@ -92,7 +92,7 @@ class Platform:
             self.node.inside([program("helm"), *arguments, "--namespace", self.namespace]),
             env=where, input=stdin, capture_output=True, text=True, check=False, timeout=300.0,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def install(self, values: Object, *flags: str) -> None:

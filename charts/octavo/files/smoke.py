@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+import urllib.error
 import urllib.request
 from typing import Any
 
+REACHED_S = 30
+"""For the network to let a new pod through: its policies learn of a pod when it already runs."""
 TIMEOUT_S = 10
 TOKEN_S = 90
 """For the token: its request may wake a service that sleeps."""
@@ -40,9 +44,19 @@ def main() -> int:
 def _answer(url: str, body: dict[str, Any] | None = None, timeout_s: float = TIMEOUT_S) -> bytes:
     data = json.dumps(body).encode() if body else None
     request = urllib.request.Request(url, data, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-        read: bytes = answer.read()
-        return read
+    end = time.monotonic() + REACHED_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+                read: bytes = answer.read()
+                return read
+        except urllib.error.HTTPError:
+            raise
+        except urllib.error.URLError as error:
+            if time.monotonic() > end:
+                raise
+            print(f"{url} is not reached yet: {error.reason}", flush=True)
+            time.sleep(1)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from unittest import mock
 
 from tests.sim.history import Violation
 from tests.sim.mutants.mutant import Mutant
+from tests.sim.virtual_run import only_new_garbage
 
 LIMIT = 200
 """Seeds within which each must be found."""
@@ -60,7 +61,7 @@ class Registry:
 
     def find(self, name: str, seeds: Iterable[int] = range(LIMIT)) -> int | None:
         """Returns the first seed that finds a bug by an invariant that it names."""
-        with self.planted(name), warnings.catch_warnings():
+        with self.planted(name), warnings.catch_warnings(), only_new_garbage():
             warnings.simplefilter("ignore", ResourceWarning)
             for seed in seeds:
                 violations = self._violations(seed)
