@@ -31,12 +31,15 @@ async def watch(
     connection: Callable[[], Any],
     request_timeout_s: float,
     started: Callable[[], None],
+    stop: asyncio.Event,
 ) -> None:
     """Watches as `watches.watch` does; the connection is the cluster itself."""
     cluster: SimCluster = connection()
     async with asyncio.TaskGroup() as tasks:
-        for kind in kinds:
-            tasks.create_task(cluster.follow(kind, notice))
+        followers = [tasks.create_task(cluster.follow(kind, notice)) for kind in kinds]
+        await stop.wait()
+        for follower in followers:
+            follower.cancel()
 
 
 class OperatorPlace:
