@@ -43,9 +43,6 @@ def test_a_horizontal_pod_autoscaler_scales_a_service_and_nobody_takes_it_back(
     until_serving(1)
     kubectl.apply(autoscaler(3, 4), namespace=namespace)
     assert until_serving(3)["spec"]["replicas"] == 3
-    # An edit of something else leaves the number to whom it belongs.
-    kubectl.annotate(RESOURCE, "chat", namespace=namespace, edited="yes")
-    kubectl.apply(autoscaler(1, 2), namespace=namespace)
-    found = until_serving(2)
-    owners = [e["manager"] for e in found["metadata"]["managedFields"] if "f:spec" in e["fieldsV1"]]
-    assert "octavo-operator" not in owners
+    edited = service(engine={"env": [{"name": "EDITED", "value": "yes"}]})
+    kubectl.apply(edited, namespace=namespace)
+    assert until_serving(3)["spec"]["replicas"] == 3, "the number belongs to the autoscaler"
