@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from octavo.engine.batch import Row, SampleSpec, StepInput
-from octavo.engine.block_manager import BlockId
+from octavo.engine.block_manager import BlockId, check
 from octavo.engine.policy import Policy
 from octavo.engine.preemption import Preemption
 from octavo.engine.prefix_cache import Copy, PrefixCache
@@ -340,6 +340,8 @@ class Planner:
         return self._roster.reservations.of_beams(request, len(beams), beams[0].num_tokens) - own
 
     def _preempt(self, plan: _Plan, request: Request) -> None:
+        has_row = any(row.request.owner is request for row in plan.rows)
+        check(not has_row, f"request {request.id} is preempted in a step that computes it")
         holders, shared = request.holders, request.num_computed
         blocks = {block for holder in holders for block in self._cache.table(holder)}
         tokens = shared + sum(holder.num_computed - shared for holder in holders)
