@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -325,6 +326,44 @@ def test_what_is_known_of_a_namespace_goes_with_the_right_to_list_it() -> None:
         assert world.cluster.calls == []
 
     run(case, namespaces=(TEAM, "gone"))
+
+
+def test_nothing_is_written_from_what_was_forgotten_in_the_middle_of_a_look() -> None:
+    async def case(world: World) -> None:
+        service = Key("gone", "there")
+        world.apply("there", namespace="gone")
+        world.apply()
+        await world.settle()
+        read = world.controller._references.read
+
+        async def closed(*arguments: Any) -> Any:
+            refuse(world, "gone")
+            await world.controller.sync()
+            return await read(*arguments)
+
+        with mock.patch.object(world.controller._references, "read", closed):
+            world.cluster.calls.clear()
+            assert await world.controller.reconcile(service) is None
+        assert world.cluster.writes == []
+
+    run(case, namespaces=(TEAM, "gone"))
+
+
+@pytest.mark.parametrize("namespaces", [(), (TEAM,), (TEAM, "gone")])
+def test_an_optional_kind_that_may_not_be_listed_holds_up_nothing(
+    namespaces: tuple[str, ...],
+) -> None:
+    async def case(world: World) -> None:
+        world.cluster.served.add(POD_MONITOR)
+        world.cluster.fail(
+            RefusedError("forbidden"), when=lambda c: c.verb == "list" and c.kind == POD_MONITOR
+        )
+        world.apply()
+        await world.settle()
+        assert world.deployment()
+        assert world.cluster.all(POD_MONITOR) == []
+
+    run(case, namespaces=namespaces)
 
 
 @pytest.mark.parametrize("namespaces", [(), (TEAM,), (TEAM, "gone")])

@@ -194,14 +194,19 @@ def test_a_gpu_is_asked_for_where_the_user_says_only_cuda() -> None:
 
 @pytest.mark.parametrize(
     "gpu",
-    ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "amd.com/gpu"],
+    [
+        *("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", "amd.com/gpu"),
+        *("nvidia.com/a100", "gpu.example.com/h100"),
+    ],
 )
 def test_a_gpu_that_the_user_names_is_the_only_one(gpu: str) -> None:
     mine = {"limits": {gpu: 2, "memory": "8Gi"}}
     assert engine_of(template(engine={"device": "cuda", "resources": mine}))["resources"] == mine
 
 
-@pytest.mark.parametrize("other", ["rdma/hca", "vpc.amazonaws.com/efa", "memory"])
+@pytest.mark.parametrize(
+    "other", ["rdma/hca", "nvidia.com/hostdev", "vpc.amazonaws.com/efa", "memory"]
+)
 def test_a_resource_that_is_no_gpu_takes_none_away(other: str) -> None:
     given = {"device": "cuda", "resources": {"limits": {other: 1}}}
     limits = engine_of(template(engine=given))["resources"]["limits"]

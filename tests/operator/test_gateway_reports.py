@@ -279,6 +279,29 @@ def test_known_gateways_are_asked_on_while_the_api_server_is_slow(
     run(case, gateways=2)
 
 
+def test_a_discovery_that_kopf_takes_along_is_begun_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When kopf ends it cancels what began since it did, whoever waits for that."""
+    monkeypatch.setattr(gateway_reports, "ANSWER_S", 0.2)
+
+    async def case(world: World, gateways: list[Gateway]) -> None:
+        world.place(gateways[0])
+        await world.reports.poll()
+        world.cluster.answers.clear()
+        before = asyncio.all_tasks()
+        await world.look_again()
+        (discovery,) = asyncio.all_tasks() - before
+        discovery.cancel()
+        await asyncio.wait([discovery])
+        world.cluster.answers.set()
+        await world.reports.poll()
+        world.place(gateways[1])
+        assert await world.look_again() is None, "a gateway came"
+
+    run(case, gateways=2)
+
+
 def test_a_state_of_a_newer_gateway_is_that_of_a_new_engine() -> None:
     async def case(world: World, gateways: list[Gateway]) -> None:
         (gateway,) = gateways

@@ -41,8 +41,10 @@ def settled(revision: str) -> World:
 
 
 def told(job: Manifest) -> set[str]:
-    """Returns what a Job lets its loader not remove."""
+    """Returns what a Job lets its loader not remove; everything when it says nothing."""
     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    if "--keep" not in arguments:
+        return {key(revision) for revision in ("v1", "v2", "v3")}
     return set(arguments[arguments.index("--keep") + 1].split(","))
 
 
@@ -81,7 +83,24 @@ def test_an_engine_that_drains_still_has_its_model() -> None:
             break
         world.step()
     assert live
-    assert key("v1") in kept(world)
+    assert kept(world) == (), "and its pod may be made once more"
+
+
+def test_an_older_template_that_may_still_make_engines_lets_nothing_be_removed() -> None:
+    world = settled("v1")
+    world.edit(full("v1") | {"replicas": 0})
+    world.settle()
+    (deployment,) = [c for c in world.children.values() if c["kind"] == "Deployment"]
+    deployment["spec"]["paused"] = True
+    assert kept(world) == ()
+    del deployment["spec"]["paused"]
+    deployment["metadata"]["generation"] = 99
+    deployment["status"] = {"observedGeneration": 98}
+    assert kept(world) == ()
+    deployment["status"] = {"observedGeneration": 99, "replicas": 2, "updatedReplicas": 1}
+    assert kept(world) == ()
+    deployment["status"]["updatedReplicas"] = 2
+    assert kept(world) == (key("v1"),)
 
 
 def test_where_a_pod_uses_nobody_knows_what_nothing_is_removed() -> None:

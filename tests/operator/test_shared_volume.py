@@ -60,6 +60,15 @@ def test_beside_terms_of_the_user_s_it_is_a_wish() -> None:
     assert wish["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
 
 
+def test_beside_engines_that_keep_apart_it_is_a_wish() -> None:
+    """Or no node would do: where an engine is the loader had to be and must not be."""
+    own = {"podAntiAffinity": {REQUIRED: [{"topologyKey": "kubernetes.io/hostname"}]}}
+    found = affinity(own)
+    assert found["podAntiAffinity"] == own["podAntiAffinity"]
+    assert REQUIRED not in found["podAffinity"]
+    assert len(found["podAffinity"][PREFERRED]) == 1
+
+
 @pytest.mark.parametrize("component", [names.ENGINE, names.LOADER])
 def test_pods_on_two_nodes_that_wait_are_told_why(component: str) -> None:
     found = [placed("a"), placed("b", component=component)]

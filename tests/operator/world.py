@@ -228,7 +228,7 @@ class World:
         template = pods.template_of(spec["template"])
         new = [pod for pod in live if pods.template_of(pod) == template]
         old = [pod for pod in live if pods.template_of(pod) != template]
-        deployment["status"]["replicas"] = len(live)
+        deployment["status"] |= {"replicas": len(live), "updatedReplicas": len(new)}
         if spec.get("paused") and old:
             return
         while len(new) < wanted and len(new) + len(old) < wanted + rolling["maxSurge"]:

@@ -18,13 +18,14 @@ of the whole cluster only by whoever may make such himself. */}}
 {{- $is := and (eq (get $labels "app.kubernetes.io/name") "octavo") (eq (get $labels "app.kubernetes.io/component") "operator") -}}
 {{- /* The role for its Lease, at home, is called as the account is. */ -}}
 {{- if and $is (ne .roleRef.name $account.name) (or (ne $release $.Release.Name) (ne $account.namespace $.Release.Namespace)) -}}
+{{- /* Of a binding of 0.1.0 nobody knows for which namespaces it is: only all meet them surely. */ -}}
 {{- $theirs := .metadata.namespace | default (get (.metadata.annotations | default dict) "serving.octavo.dev/namespaces") -}}
 {{- $both := list -}}
 {{- range splitList "," $theirs -}}
-{{- if or (not $served) (has . $served) -}}{{- $both = append $both . -}}{{- end -}}
+{{- if or (not $served) (eq . "*") (has . $served) -}}{{- $both = append $both . -}}{{- end -}}
 {{- end -}}
-{{- if or $both (not $theirs) -}}
-{{- fail (printf "release %s in %s serves %s already, and two operators would write the same objects: set rbac.clusterScoped=false and give each release other rbac.namespaces" $release $account.namespace ($theirs | default "all namespaces")) -}}
+{{- if $both -}}
+{{- fail (printf "release %s in %s serves %s already, and two operators would write the same objects: set rbac.clusterScoped=false and give each release other rbac.namespaces" $release $account.namespace ($theirs | default "*" | replace "*" "all namespaces")) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

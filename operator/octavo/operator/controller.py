@@ -172,6 +172,11 @@ class Controller:
             if kind not in OPTIONAL_KINDS:
                 raise
             return self.mirror.not_served(kind)
+        except RefusedError as error:
+            if kind not in OPTIONAL_KINDS:
+                raise
+            log.warning("listing_refused", kind=kind.name, reason=error.message)
+            return set()
         return self.mirror.replace(kind, namespace, listing)
 
     async def run_resync(self) -> None:
@@ -260,6 +265,8 @@ class Controller:
             return None
         known = self._refusals.get(service, ())
         observed = await self._observe(service, resource, known)
+        if not self.scopes.is_open(service.namespace):
+            return None  # closed meanwhile: what there is was forgotten, so nothing was observed
         plan = reconcile(observed, self._env.wall())
         outcome = await self._executor.execute(plan, resource, known=known)
         self._refusals[service] = outcome.refusals

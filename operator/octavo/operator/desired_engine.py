@@ -218,6 +218,10 @@ def _resources(engine: Engine) -> Manifest:
 
 
 def _is_gpu(resource: str) -> bool:
-    """Tells whether a resource is a GPU or a share of one; network adapters have a "/" as well."""
-    vendor, _, name = resource.partition("/")
-    return bool(vendor) and ("gpu" in name or name.startswith("mig-"))
+    """Tells whether a resource is a GPU or a share of one, whatever the cluster calls it.
+
+    Network adapters have a "/" as well, and NVIDIA makes some.
+    """
+    vendor, slash, name = resource.partition("/")
+    is_adapter = name.startswith(("hostdev", "rdma", "sriov", "mlnx"))
+    return bool(slash) and ("gpu" in resource or (vendor == "nvidia.com" and not is_adapter))

@@ -127,7 +127,8 @@ class GatewayReports:
         await asyncio.wait([looking], timeout=ANSWER_S if self.are_known else None)
         if looking is self._discovery and looking.done():
             self._discovery = None
-            looking.result()
+            if not looking.cancelled():  # as kopf does to what began while it ran, when it ends
+                looking.result()
 
     async def _discover(self) -> None:
         try:

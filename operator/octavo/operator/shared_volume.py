@@ -22,7 +22,7 @@ def affinity(service: InferenceService) -> Manifest:
 
     The term means the loader, too: where the service has no pod yet, the scheduler lets a pod that
     it means go anywhere. Beside terms of the user's it is a wish, as only a pod that all terms mean
-    would do.
+    would do, and one that keeps engines apart would keep the loader from where they are.
     """
     wanted = service.spec.engine.affinity
     if not _is_on_one_node(service):
@@ -32,7 +32,8 @@ def affinity(service: InferenceService) -> Manifest:
         "labelSelector": {"matchLabels": {names.SERVICE_LABEL: service.name}},
     }
     near = wanted.get("podAffinity") or {}
-    if near.get(_REQUIRED):
+    apart = wanted.get("podAntiAffinity") or {}
+    if near.get(_REQUIRED) or apart.get(_REQUIRED):
         wish = {"weight": 100, "podAffinityTerm": term}
         near = near | {_PREFERRED: [*(near.get(_PREFERRED) or []), wish]}
     else:
