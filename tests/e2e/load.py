@@ -63,11 +63,12 @@ class Questions:
     Args:
         platform: who is asked; undisturbed now.
         count: how many there are.
+        tokens: of each answer.
     """
 
-    def __init__(self, platform: Platform, count: int = 20) -> None:
+    def __init__(self, platform: Platform, count: int = 20, tokens: int = 48) -> None:
         self._platform = platform
-        self.asked = bodies(count)
+        self.asked = bodies(count, tokens)
         answers = platform.ask_all(self.asked)
         assert all(answer.ok for answer in answers), [(a.status, a.error) for a in answers]
         self.expected = [answer.content for answer in answers]

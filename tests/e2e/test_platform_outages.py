@@ -20,7 +20,7 @@ from tests.faults.stream_client import Answer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
-STREAMS = 6
+STREAMS, TOKENS = 6, 200
 DNS = ("deployment", "coredns")
 SYSTEM = "kube-system"
 
@@ -29,6 +29,12 @@ def num_resumes(platform: Platform, answers: list[Answer]) -> int:
     """Returns how often other engines went on with answers."""
     found = [platform.finished_records(answer.headers["X-Request-Id"]) for answer in answers]
     return sum(record["resumes"] for record, *_ in found)
+
+
+@pytest.fixture(scope="module")
+def stories(platform: Platform, service: Service) -> Questions:
+    """Questions whose answers take seconds on any machine, so that something happens meanwhile."""
+    return Questions(platform, STREAMS, TOKENS)
 
 
 def test_without_dns_an_engine_is_found_and_no_request_fails(
@@ -53,11 +59,11 @@ def test_without_dns_an_engine_is_found_and_no_request_fails(
 
 
 def test_a_frozen_engine_costs_no_stream_and_thawed_it_serves_again(
-    platform: Platform, service: Service, questions: Questions
+    platform: Platform, service: Service, stories: Questions
 ) -> None:
     service.scale(2)
     engines, frozen = service.by_name(), list[str]()
-    asked, expected = questions.asked[:STREAMS], questions.expected[:STREAMS]
+    asked, expected = stories.asked, stories.expected
     with ExitStack() as stack:
 
         def freeze(begun: Answer) -> None:
@@ -79,7 +85,7 @@ def test_a_frozen_engine_costs_no_stream_and_thawed_it_serves_again(
 
 
 def test_an_engine_that_is_out_of_memory_costs_no_stream_and_its_service_says_so(
-    platform: Platform, service: Service, questions: Questions
+    platform: Platform, service: Service, stories: Questions
 ) -> None:
     service.scale(2)
     engines = service.by_name()
@@ -88,8 +94,8 @@ def test_an_engine_that_is_out_of_memory_costs_no_stream_and_its_service_says_so
         platform.node.starve_container(engines[begun.route[0]])
         service.until_reason("OutOfMemory")
 
-    answers = platform.ask_all(questions.asked[:STREAMS], when_begun=starve)
-    assert [answer.content for answer in answers] == questions.expected[:STREAMS]
+    answers = platform.ask_all(stories.asked, when_begun=starve)
+    assert [answer.content for answer in answers] == stories.expected
     assert num_resumes(platform, answers) > 0
     service.settled(2)
     after = service.by_name()
@@ -107,13 +113,13 @@ GENERATED = "vllm:generation_tokens_total"
 
 
 def test_a_killed_gateway_costs_no_answer_that_has_a_key(
-    platform: Platform, service: Service, questions: Questions
+    platform: Platform, service: Service, stories: Questions
 ) -> None:
     """Clients ask the other one again. What they had before is a part of the same generation."""
     service.scale(2)
     victim, other = platform.pods("gateway")
     keys = [{"Idempotency-Key": uuid.uuid4().hex} for _ in range(STREAMS)]
-    asked, expected = questions.asked[:STREAMS], questions.expected[:STREAMS]
+    asked, expected = stories.asked, stories.expected
     begin = datetime.now(UTC)
 
     def kill(_: Answer) -> None:
