@@ -6,6 +6,7 @@ import os
 import sys
 from types import FrameType
 
+import hypothesis
 import pytest
 import structlog
 from tests.cluster.fixture import (  # noqa: F401  (fixtures, and the hook that builds for them)
@@ -22,6 +23,10 @@ from xdist.scheduler import LoadScopeScheduling
 structlog.configure(
     processors=[structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
 )
+
+# Speed is for benchmarks: on a busy machine any example may take seconds.
+hypothesis.settings.register_profile("octavo", deadline=None)
+hypothesis.settings.load_profile("octavo")
 
 # The reference implementations wait as the engine does: see docs/performance.md.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")

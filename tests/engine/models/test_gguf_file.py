@@ -154,7 +154,7 @@ def test_every_truncation_is_an_error(tmp_path: Path, tiny: Path) -> None:
         _refused(path)
 
 
-@settings(max_examples=400, deadline=1000)
+@settings(max_examples=400)
 @given(
     flips=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=6)
 )
@@ -170,7 +170,7 @@ def test_changed_bytes_never_raise_anything_else(
     _load(path)
 
 
-@settings(max_examples=200, deadline=1000)
+@settings(max_examples=200)
 @given(
     place=st.integers(0, 1 << 16),
     number=st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1]),
