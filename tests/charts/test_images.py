@@ -18,7 +18,7 @@ from tests.charts.rendering import ROOT
 from tests.cluster.builder import Builder
 from tools.lock_part import closure, part, roots_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
 SITE = "usr/local/lib/python3.11/dist-packages"
 LIMIT_MB = {"gateway": 250, "operator": 200, "loader": 200, "valkey": 20, "engine": 5000}
