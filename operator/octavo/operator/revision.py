@@ -69,9 +69,7 @@ def revision(
     waiting: set[Kind] = set()
     if unread or (missing and present is None):
         waiting |= {DEPLOYMENT, JOB}
-    if missing:
-        waiting.add(JOB)
-    if model_state.others_at_work(service, observed):
+    if missing or model_state.others_at_work(service, observed):
         waiting.add(JOB)
     path = desired_engine.model_path(service.spec.model)
     if model.status != "True" and (present is None or desired_engine.model_of(present) != path):

@@ -303,15 +303,18 @@ class Planner:
         watermark.
         """
         reservations = self._roster.reservations
-        now, later = self._blocks_wanted(request, hits)
+        lacking, later = self._blocks_lacking(request, hits)
         if reservations.is_due(request):
-            now += later
+            lacking += later
         elif self._roster.running:
-            now += int(self._config.watermark * self._cache.num_allocatable)
-        return now + reservations.set_aside() - self._cache.num_available <= freed
+            lacking += int(self._config.watermark * self._cache.num_allocatable)
+        return lacking + reservations.set_aside() <= freed
 
-    def _blocks_wanted(self, request: Request, hits: Sequence[BlockId]) -> tuple[int, int]:
-        """Returns how many available blocks a request takes when it starts, and what may follow."""
+    def _blocks_lacking(self, request: Request, hits: Sequence[BlockId]) -> tuple[int, int]:
+        """Returns how many blocks are lacking to start a request, and how many it may add later.
+
+        Negative: how many are over.
+        """
         worst = self._roster.reservations.worst(request)
         if request.is_forked:
             later = worst - self._cache.host.num_swapped(beam.id for beam in request.holders)
@@ -322,11 +325,11 @@ class Planner:
                 for b in request.holders
             )
             soon = min(later, sum(writes))
-            return self._cache.blocks_to_resume(request.holders) + soon, later - soon
+            now = self._cache.blocks_to_resume(request.holders) + soon
+            return now - self._cache.num_available, later - soon
         more = self._blocks_of_beams(request)
         have = self._cache.blocks_for(request.num_tokens) + more
-        now = self._cache.shortfall(request, hits) + self._cache.num_available + more
-        return now, max(0, worst - have)
+        return self._cache.shortfall(request, hits) + more, max(0, worst - have)
 
     def _available(self, request: Request) -> int:
         """Returns the blocks that a running request can be given."""
