@@ -39,6 +39,10 @@ class Kubernetes:
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
+    def delete_namespace(self, name: str) -> None:
+        """Deletes a namespace with all that is in it; returns when it is gone."""
+        self.kubectl("delete", "namespace", name, "--timeout=100s", timeout_s=110.0)
+
     def live_pods(self, namespace: str, selector: str) -> list[Object]:
         """Returns the pods that a selector finds and that are not going."""
         found = self.kubectl.list("pods", namespace=namespace, selector=selector)

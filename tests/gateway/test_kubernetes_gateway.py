@@ -243,12 +243,10 @@ def test_serving_needs_no_api_server(control_plane: ControlPlane, namespace: str
 
 
 @pytest.fixture
-def other(cluster: Kubernetes, namespace: str) -> Iterator[str]:
+def other(cluster: Kubernetes) -> Iterator[str]:
     """A namespace beside one's own, until a test deletes it."""
-    name = f"{namespace}-other"
-    cluster.kubectl("create", "namespace", name)
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
+    with cluster.namespace() as name:
+        yield name
 
 
 @pytest.fixture
@@ -259,10 +257,6 @@ def of_both(cluster: Kubernetes, namespace: str, other: str) -> Account:
     return account
 
 
-def delete(cluster: Kubernetes, namespace: str) -> None:
-    cluster.kubectl("delete", "namespace", namespace, "--timeout=100s", timeout_s=110.0)
-
-
 def test_a_namespace_that_is_deleted_holds_up_no_other(
     cluster: Kubernetes, namespace: str, other: str, of_both: Account
 ) -> None:
@@ -270,7 +264,7 @@ def test_a_namespace_that_is_deleted_holds_up_no_other(
         async with gateway(cluster, namespace, account=of_both) as made, engine() as one:
             cluster.kubectl.apply(inference_service("far"), namespace=other)
             await made.models("tiny")
-            await asyncio.to_thread(delete, cluster, other)
+            await asyncio.to_thread(cluster.delete_namespace, other)
             await made.apply(inference_service("one"), endpoint_slice("one", one._port, uid="u1"))
             await made.routable("u1", within_s=60)
             await made.models("tiny")
@@ -284,7 +278,7 @@ def test_a_namespace_that_was_deleted_before_the_start_holds_up_no_other(
     cluster: Kubernetes, namespace: str, other: str, of_both: Account
 ) -> None:
     async def scenario() -> None:
-        delete(cluster, other)
+        cluster.delete_namespace(other)
         async with gateway(cluster, namespace, account=of_both) as made, engine() as one:
             metrics = (await made.watcher.get("/metrics")).text
             assert "octavo_gateway_namespaces_refused 1.0" in metrics

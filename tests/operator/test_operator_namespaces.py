@@ -15,15 +15,9 @@ FLAGS = ("--resync-s=2",)
 @pytest.fixture
 def other(cluster: Kubernetes, namespace: str) -> Iterator[str]:
     """A namespace that the operator of `namespace` serves as well, until a test deletes it."""
-    name = f"{namespace}-other"
-    cluster.kubectl("create", "namespace", name)
-    account(namespace, name).bring(cluster)
-    yield name
-    cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
-
-
-def delete(cluster: Kubernetes, namespace: str) -> None:
-    cluster.kubectl("delete", "namespace", namespace, "--timeout=100s", timeout_s=110.0)
+    with cluster.namespace() as name:
+        account(namespace, name).bring(cluster)
+        yield name
 
 
 def become_ready(cluster: Kubernetes, name: str, namespace: str) -> None:
@@ -41,7 +35,7 @@ def test_a_namespace_that_is_deleted_holds_up_no_other(
     with OperatorProcess(cluster, namespace, *FLAGS, others=(other,)) as operator:
         become_ready(cluster, "chat", other)
         become_ready(cluster, "first", namespace)
-        delete(cluster, other)
+        cluster.delete_namespace(other)
         operator.until(lambda: told(operator, "namespace_refused") == [other], "told of it", 60)
         assert operator.metric("namespace_open") == 1
         become_ready(cluster, "second", namespace)
@@ -59,7 +53,7 @@ def test_a_namespace_that_is_deleted_holds_up_no_other(
 def test_a_namespace_that_was_deleted_before_the_start_holds_up_no_other(
     cluster: Kubernetes, namespace: str, other: str
 ) -> None:
-    delete(cluster, other)
+    cluster.delete_namespace(other)
     with OperatorProcess(cluster, namespace, *FLAGS, others=(other,)) as operator:
         assert told(operator, "namespace_refused") == [other]
         become_ready(cluster, "chat", namespace)
