@@ -46,7 +46,7 @@ def engine_config(**spec: Any) -> EngineConfig:
     return parse(EngineConfig, unescaped(container["args"]), {}, "engine").value
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(specs(uris=URIS))
 def test_the_engine_reads_every_list_of_arguments(spec: dict[str, Any]) -> None:
     config = engine_config(**spec)
@@ -74,7 +74,7 @@ def test_the_engine_s_tiers_are_where_the_pod_has_them() -> None:
     assert list(engine_cache.pins(service(cache=cache))["data"]) == [file]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(PREFIXES, min_size=1, max_size=4), st.text(min_size=1))
 def test_the_engine_reads_every_file_of_pins(prefixes: list[dict[str, Any]], odd: str) -> None:
     given_prefixes = [*prefixes, {"text": odd, "cacheSalt": odd[:256]}]
@@ -97,7 +97,7 @@ def test_pins_have_the_engine_s_bounds() -> None:
     assert schema_cache.MAX_TTL_S == limits.MAX_MS // 1000
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(specs(uris=URIS.filter(lambda uri: uri.startswith(("hf://", "s3://")))))
 def test_the_loader_reads_every_list_of_arguments(spec: dict[str, Any]) -> None:
     one = service(**spec)

@@ -194,4 +194,4 @@ class Allocation(RuleBasedStateMachine):
 
 
 TestAllocation = Allocation.TestCase
-TestAllocation.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestAllocation.settings = settings(max_examples=150, stateful_step_count=50)

@@ -73,7 +73,7 @@ def run(model: Distribution, how: BeamParams) -> list[Hypothesis]:
     raise AssertionError("no end")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     seed=st.integers(0, 10**6),
     vocab=st.integers(2, 14),

@@ -552,7 +552,7 @@ def test_unknown_model_is_refused_with_the_served_names() -> None:
         Engine().submit(generate(PROMPT, model="other"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_17_whatever_is_asked_every_request_ends_and_nothing_stays_in_use(
     data: st.DataObject,

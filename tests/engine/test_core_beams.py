@@ -179,7 +179,7 @@ def test_lone_search_whose_step_breaks_fails_and_others_go_on() -> None:
     engine.assert_idle()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     num_blocks=st.integers(15, 26),
     endless=st.booleans(),

@@ -344,7 +344,7 @@ def token_runs(draw: st.DrawFn) -> list[int]:
     return [byte_ids()[byte] for byte in text.encode()]
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow])
 @given(
     ids=token_runs(),
     stops=STOPS,
@@ -366,7 +366,7 @@ def test_53_streaming_equals_the_definition(
     assert (sent, detokenizer.matched) == (text, matched)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(ids=token_runs(), stops=STOPS)
 def test_resume_at_every_position_gives_the_same_text(ids: list[int], stops: list[str]) -> None:
     stop = stop_at(*stops)
@@ -407,7 +407,7 @@ def test_a_matcher_agrees_with_a_naive_search_on_all_short_texts() -> None:
                 assert end == (None if found < 0 else found + len(stop))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(ids=token_runs(), begun=st.binary(max_size=3))
 def test_all_at_once_is_one_by_one(ids: list[int], begun: bytes) -> None:
     prompt = [*PROMPT, *(byte_ids()[byte] for byte in begun if byte in byte_ids())]

@@ -31,7 +31,7 @@ def test_17_whatever_is_mixed_every_request_ends_and_nothing_stays_in_use() -> N
     """Semantics 5, 12 to 39, with integrity and events checked after each step."""
     total: Counter[str] = Counter()
 
-    @settings(max_examples=130, deadline=None)
+    @settings(max_examples=130)
     @given(lives=LIVES, sizes=SIZES)
     def one(lives: list[list[Action]], sizes: Sizes) -> None:
         disk = FakeDisk(limit=12, fails=lambda job: job in sizes.bad_jobs)

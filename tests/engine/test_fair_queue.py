@@ -141,7 +141,7 @@ class Account:
         self.service[request.fairness_key] += OUTPUT_WEIGHT * len(row.samples)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     greedy=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=8, max_size=24),
     modest=st.lists(

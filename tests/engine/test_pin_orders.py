@@ -234,7 +234,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(ACTIONS)
 def test_whatever_happens_pins_keep_their_blocks_and_no_request_notices(
     actions: list[tuple[object, ...]],

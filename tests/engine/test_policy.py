@@ -67,7 +67,7 @@ def test_36_all_others_let_the_more_important_in_first(policy: Policy) -> None:
     assert sorted(requests, key=started) == requests[::-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(arrivals=ARRIVALS, num_blocks=st.integers(7, 20), max_num_seqs=st.integers(1, 4))
 def test_29_first_steps_come_in_the_order_of_arrival(
     arrivals: list[tuple[int, int, int]], num_blocks: int, max_num_seqs: int
@@ -118,7 +118,7 @@ def test_the_shorter_goes_first_and_waiting_outweighs_length() -> None:
     assert list(queue) == [short, long, late]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     arrivals=ARRIVALS,
     num_blocks=st.integers(7, 20),

@@ -141,7 +141,7 @@ LOADS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     loads=LOADS,
     spare=st.integers(0, 3),

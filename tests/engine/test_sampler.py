@@ -100,7 +100,7 @@ def rows(draw: st.DrawFn) -> Row:
     return row
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(row=rows(), params=PARAMS, prompt=st.lists(IDS, min_size=1, max_size=5), output=FEW_IDS)
 def test_40_it_draws_what_the_definition_says(
     row: Row, params: SamplingParams, prompt: list[int], output: list[int]
@@ -390,7 +390,7 @@ def test_prompt_logprobs_are_those_of_each_target() -> None:
 # --- candidates of a beam search
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(row=rows(), params=PARAMS, count=st.integers(1, VOCAB + 3), output=FEW_IDS)
 def test_candidates_are_the_best_after_the_edits_ties_by_id(
     row: Row, params: SamplingParams, count: int, output: list[int]

@@ -186,7 +186,7 @@ def new_disk(limit: int, failing: set[int]) -> FakeDisk:
     return FakeDisk(limit, lambda job: job in failing)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     arrivals=ARRIVALS,
     failing=st.sets(st.integers(0, 30), max_size=3),

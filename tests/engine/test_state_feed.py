@@ -73,7 +73,7 @@ def test_stage_and_error_reach_subscribers() -> None:
     asyncio.run(check())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     script=st.lists(
         st.tuples(st.sampled_from(["store", "remove", "clear", "read"]), st.integers(1, 6)),

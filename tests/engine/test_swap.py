@@ -356,7 +356,7 @@ def answers(num_blocks: int, host_slots: int, lengths: list[int]) -> tuple[Drive
     return driver, [c.output_ids for c in choices]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=3, max_size=5),
     num_blocks=st.integers(8, 11),

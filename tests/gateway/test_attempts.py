@@ -185,7 +185,7 @@ OPERATIONS = (
 _STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 1000)), max_size=60)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(steps=_STEPS)
 def test_counters_are_the_open_attempts_whatever_happens(steps: list[tuple[str, int]]) -> None:
     bench, made, lengths = Bench(), list[Attempt](), dict[Attempt, int]()

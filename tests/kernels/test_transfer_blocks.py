@@ -44,7 +44,7 @@ def test_a_block_outside_a_pool_is_refused(pair: tuple[int, int]) -> None:
         )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_runs_move_what_single_copies_move(data: st.DataObject) -> None:
     targets = data.draw(st.lists(st.integers(0, 11), unique=True, max_size=12))

@@ -106,7 +106,6 @@ def test_a_name_of_the_same_commit_is_looked_up_and_found_there(tmp_path: Path) 
 
 @settings(
     max_examples=12,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # each example leaves it clean
 )
 @given(cuts=st.lists(st.integers(0, SIZE // 5), max_size=4), connections=st.integers(1, 4))

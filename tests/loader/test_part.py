@@ -28,7 +28,7 @@ def resumed(folder: Path, file: RemoteFile = FILE) -> tuple[Part, int]:
     return part, sum(found)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(kept=st.integers(0, len(DATA)), pieces=st.integers(1, 9))
 def test_any_beginning_is_gone_on_with(
     tmp_path_factory: pytest.TempPathFactory, kept: int, pieces: int

@@ -235,7 +235,7 @@ def run_loop(
     return changes
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.floats(0.1, 7.5))
 def test_a_steady_load_comes_to_rest(work: float) -> None:
     changes = run_loop(lambda _now: work, hours=6, minReplicas=1)
@@ -245,7 +245,7 @@ def test_a_steady_load_comes_to_rest(work: float) -> None:
     assert len(changes) <= 30
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.floats(0.5, 6.0), st.floats(0.05, 0.3), st.integers(20, 200))
 def test_a_wave_does_not_make_it_flap(work: float, height: float, period_s: int) -> None:
     changes = run_loop(

@@ -73,7 +73,7 @@ def test_a_monitor_exists_where_its_kind_does() -> None:
     assert "PodMonitor" not in [c["kind"] for c in children()]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(NAMES, specs())
 def test_every_child_is_owned_labelled_and_named_validly(name: str, spec: dict[str, Any]) -> None:
     parsed = parse(resource(name, **spec))

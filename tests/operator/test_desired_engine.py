@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.operator.building import from_hub, service
 from tests.operator.specs import URIS, specs
 
@@ -156,7 +156,6 @@ def test_each_argument_arrives_whole() -> None:
     assert container["args"][-5:] == [text.replace("$", "$$") for text in hostile]
 
 
-@settings(deadline=None)
 @given(specs(uris=URIS))
 def test_no_pod_runs_a_shell_or_is_privileged(spec: dict[str, Any]) -> None:
     pod = template(**spec)["spec"]

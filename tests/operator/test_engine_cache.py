@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.operator.building import service
 from tests.operator.specs import CACHES, PREFIXES, SAFE
@@ -104,7 +104,6 @@ def test_pods_mount_the_very_prefixes_that_they_were_made_for() -> None:
     assert one["metadata"]["labels"] == names.labels("llama", names.ENGINE)
 
 
-@settings(deadline=None)
 @given(st.lists(PREFIXES, min_size=1, max_size=4), st.text())
 def test_no_text_of_a_prefix_leaves_its_line(prefixes: list[Manifest], odd: str) -> None:
     everything = [*prefixes, {"text": f"x{odd}"}]
@@ -113,7 +112,6 @@ def test_no_text_of_a_prefix_leaves_its_line(prefixes: list[Manifest], odd: str)
     assert [line.get("messages") for line in found] == [p.get("messages") for p in everything]
 
 
-@settings(deadline=None)
 @given(CACHES, st.text(SAFE, min_size=1, max_size=9))
 def test_no_text_becomes_an_argument_a_path_or_a_name(cache: dict[str, Any], text: str) -> None:
     if cache.get("pinnedPrefixes"):

@@ -109,7 +109,7 @@ def test_where_a_pod_uses_nobody_knows_what_nothing_is_removed() -> None:
     assert kept(world) == ()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from(["v1", "v2", "v3"]), st.integers(0, 8)), max_size=6))
 def test_no_loader_is_ever_free_to_remove_what_an_engine_has(
     edits: list[tuple[str, int]],

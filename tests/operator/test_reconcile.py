@@ -53,7 +53,7 @@ def settled(world: World) -> World:
     return world
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(specs())
 def test_a_settled_service_gets_no_further_write(spec: dict[str, Any]) -> None:
     world = settled(world_of(spec))
@@ -62,7 +62,7 @@ def test_a_settled_service_gets_no_further_write(spec: dict[str, Any]) -> None:
     assert world.plan().events == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(specs())
 def test_a_plan_carried_out_is_empty_when_made_again(spec: dict[str, Any]) -> None:
     world = world_of(spec)
@@ -73,7 +73,7 @@ def test_a_plan_carried_out_is_empty_when_made_again(spec: dict[str, Any]) -> No
         world.now += 5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(specs(), specs())
 def test_the_path_to_a_spec_does_not_matter(first: dict[str, Any], second: dict[str, Any]) -> None:
     if "replicas" not in second:
@@ -85,7 +85,7 @@ def test_the_path_to_a_spec_does_not_matter(first: dict[str, Any], second: dict[
     assert wanted_state(edited) == wanted_state(direct)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(specs(), specs(), st.data())
 def test_an_operator_that_ends_after_any_write_reaches_the_same_end(
     first: dict[str, Any], second: dict[str, Any], data: st.DataObject
@@ -194,7 +194,7 @@ def test_an_engine_that_replaces_a_lost_one_serves_though_the_spec_is_bad_by_now
     assert [pods.is_routable(pod) for pod in world.engines()] == [True]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -438,7 +438,7 @@ def test_the_time_of_the_first_start_is_not_what_matters() -> None:
     assert wanted_state(settled(early)) == wanted_state(settled(late))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(specs(), st.data())
 def test_parts_that_are_not_there_yet_make_nobody_fail(
     spec: dict[str, Any], data: st.DataObject

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.operator.specs import URIS, specs
 from tests.operator.structural_check import problems_of
 
@@ -60,7 +60,6 @@ def test_options_have_no_default_because_the_engine_has() -> None:
     assert [option.field for option in OPTIONS if "default" in option.schema] == []
 
 
-@settings(deadline=None)
 @given(specs(uris=URIS))
 def test_drawn_specs_fit_the_schema(spec: dict[str, Any]) -> None:
     assert problems_of(spec, schema.spec()) == []

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from tests.operator.building import from_hub, resource, service
 from tests.operator.specs import URIS, specs
 
@@ -18,7 +18,6 @@ def problems(name: str = "llama", **spec: Any) -> list[str]:
     return [str(problem) for problem in found]
 
 
-@settings(deadline=None)
 @given(specs(uris=URIS))
 def test_every_spec_that_the_schema_takes_is_valid(spec: dict[str, Any]) -> None:
     assert isinstance(parse(resource(**spec)), InferenceService)

@@ -65,7 +65,7 @@ def test_ids_equal_those_of_transformers(messages: list[dict[str, object]], prom
     assert got == theirs(messages, add_generation_prompt=prompt)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=4))
 def test_ids_equal_those_of_transformers_for_any_text(texts: list[str]) -> None:
     messages: list[dict[str, object]] = [{"role": "user", "content": t} for t in texts]
@@ -114,7 +114,7 @@ def test_control_tokens_come_from_the_template_only(text: str, role: str) -> Non
     assert text in TOKENIZER.decode(got, skip_special=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(["<", "|", "im_", "end", "|>", "<|im_end|>", " ", "\ufdd0"])))
 def test_no_mix_of_pieces_forges_a_control_token(pieces: list[str]) -> None:
     text = "".join(pieces)

@@ -22,7 +22,7 @@ def test_the_fast_library_serves_smollm2() -> None:
     assert {0, 1, 2} < SMOLLM2.special_ids
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=200))
 def test_ids_equal_those_of_tokenizers(text: str) -> None:
     ids = SMOLLM2.encode(text, allow_special=True)

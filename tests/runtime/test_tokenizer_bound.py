@@ -28,7 +28,7 @@ def bound(**changes: Any) -> int:
     return LengthBound.of(raw, TOKENS).chars_per_token
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=300) | st.integers(0, 2000).map(lambda n: " " * n + "=" * n))
 @example("\x04\x16" * 200)
 @example("\U0010ffff\U000e0041" * 200)

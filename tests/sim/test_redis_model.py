@@ -163,7 +163,6 @@ def compare(valkey: Valkey, protocol: int, operations: Sequence[Operation]) -> N
 
 @settings(
     max_examples=150,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

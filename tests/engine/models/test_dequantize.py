@@ -15,7 +15,7 @@ Type = gguf.GGMLQuantizationType
 
 
 @pytest.mark.parametrize("quantization", [Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.Q6_K])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_equals_the_library(quantization: Type, data: st.DataObject) -> None:
     block, block_bytes = gguf.GGML_QUANT_SIZES[quantization]

@@ -68,7 +68,7 @@ def test_smollm2_encodes_as_transformers(ours: Tokenizer, theirs: Tokenizer, tex
     assert ours.decode(ids, skip_special_tokens=False) == text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=st.text(max_size=80))
 def test_any_text_encodes_as_transformers(ours: Tokenizer, theirs: Tokenizer, text: str) -> None:
     ids = ours.encode(text, add_special_tokens=False).ids

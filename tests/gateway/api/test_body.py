@@ -31,7 +31,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(), JSON, max_size=3))
 def test_any_object_comes_through(value: dict[str, Any]) -> None:
     assert parse_object(json.dumps(value).encode()) == value
@@ -41,7 +41,6 @@ def nested(depth: int, opening: str = "[", closing: str = "]") -> bytes:
     return ('{"tools":' + opening * (depth - 1) + closing * (depth - 1) + "}").encode()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.sampled_from(['[{"a":', "["]), st.text())
 def test_the_depth_limit_is_exact(depth: int, opening: str, text: str) -> None:
     closing = "}]" if opening != "[" else "]"
@@ -128,7 +127,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(PIECES, max_size=60).map(b"".join), st.integers(1, 7))
 def test_where_a_body_is_sliced_changes_nothing(data: bytes, size: int) -> None:
     def outcome() -> str:

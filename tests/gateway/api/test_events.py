@@ -28,7 +28,7 @@ def pieces(*texts: str) -> Script:
     return script
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.text(max_size=20), max_size=6))
 def test_the_parts_make_the_whole(texts: list[str]) -> None:
     script = pieces(*texts)

@@ -69,7 +69,7 @@ ANY = st.recursive(
 NAMES = sorted({*PARAMETERS["chat"], *PARAMETERS["completions"]})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(st.sampled_from(NAMES), ANY, max_size=4))
 def test_no_body_is_a_server_error(body: dict[str, Any]) -> None:
     chat = {"model": "smollm2", "messages": [{"role": "user", "content": "hi"}]}
@@ -79,7 +79,7 @@ def test_no_body_is_a_server_error(body: dict[str, Any]) -> None:
     assert world.post("/v1/completions", {**text, **body}).status in (200, 400, 404)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.dictionaries(st.sampled_from(["role", "content", "name", "tool_calls"]), ANY)))
 def test_no_message_is_a_server_error(messages: list[Any]) -> None:
     body = {"model": "smollm2", "messages": [{"role": "user", "content": "a"}, *messages]}

@@ -136,7 +136,6 @@ def test_the_model_does_what_a_real_api_server_does(
 ) -> None:
     @settings(
         max_examples=num_examples,
-        deadline=None,
         derandomize=True,
         phases=[Phase.explicit, Phase.generate],  # each try to shrink takes as long
         suppress_health_check=list(HealthCheck),

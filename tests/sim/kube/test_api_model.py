@@ -350,7 +350,7 @@ CONFIGS = st.fixed_dictionaries(
 SHAPE = shape_of(CONFIG_MAP)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, max_examples=200)
 @given(applied=st.lists(st.tuples(st.sampled_from(["m", "n"]), CONFIGS), min_size=1, max_size=6))
 def test_an_object_is_what_its_appliers_want_now_and_each_field_is_somebody_s(
     applied: list[tuple[str, Manifest]],
@@ -377,7 +377,7 @@ def _has_children(path: tuple[str, ...], every: frozenset[tuple[str, ...]]) -> b
     return any(other[: len(path)] == path and other != path for other in every)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, max_examples=200)
 @given(value=CONFIGS)
 def test_a_value_without_all_its_fields_is_nothing(value: Manifest) -> None:
     fields = field_set(value, SHAPE)
