@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.valkey import Valkey
 
 from octavo.gateway.redis_store import FIRST_REST_S, LAST_REST_S, Breaker, RedisStore
@@ -204,7 +205,7 @@ def test_a_taken_key_is_free_when_its_time_is_over(valkey: Valkey) -> None:
     async def scenario() -> None:
         store = RedisStore(valkey.url)
         assert await store.put_if_absent(Item("short", b"1", 1))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(EVENTUALLY_S):
             while not await store.put_if_absent(Item("short", b"2", 50)):
                 await asyncio.sleep(0.02)
         assert await store.get("short") == b"2"
