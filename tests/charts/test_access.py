@@ -18,7 +18,9 @@ USED: Rights = {
     **{(k.group, k.plural): READ | {"create", "patch"} for k in kinds.CHILD_KINDS},
     **{(k.group, k.plural): READ | {"create", "patch", "delete"} for k in kinds.PASSING_KINDS},
     # It may be missing, so it is listed and not watched.
-    (kinds.POD_MONITOR.group, kinds.POD_MONITOR.plural): {"get", "list", "create", "patch"},
+    (kinds.POD_MONITOR.group, kinds.POD_MONITOR.plural): (
+        {"get", "list", "create", "patch", "delete"}
+    ),
     **{(k.group, k.plural): READ for k in (kinds.INFERENCE_SERVICE, kinds.POD)},
     (kinds.DEPLOYMENT.group, "deployments/scale"): {"patch"},
     (kinds.INFERENCE_SERVICE.group, "inferenceservices/status"): {"patch"},
@@ -140,8 +142,6 @@ def test_what_is_not_listed_is_denied() -> None:
             assert ports(rule), "a rule without ports opens them all"
 
 
-def test_only_the_gateway_reaches_valkey() -> None:
-    (rule,) = policies({})["valkey"]["ingress"]
 def shapes(values: Values) -> set[tuple[str, str, frozenset[str]]]:
     """Returns by which parts the rules of each policy are bounded."""
     return {
@@ -168,6 +168,8 @@ def test_no_empty_list_opens_what_a_full_one_does_not() -> None:
     assert opened == {("gateway", "ingress", frozenset({"ports"}))}, "apiFrom: empty is everyone"
 
 
+def test_only_the_gateway_reaches_valkey() -> None:
+    (rule,) = policies({})["valkey"]["ingress"]
     (peer,) = rule["from"]
     assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "gateway"
     assert ports(rule) == {6379}

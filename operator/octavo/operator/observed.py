@@ -147,6 +147,12 @@ class Observed:
     children: tuple[Manifest, ...] = ()
     """Objects of kinds.CHILD_KINDS in its namespace whose label names.SERVICE_LABEL is its name,
     whoever owns them."""
+    pod_monitors: bool = True
+    """Whether engines have PodMonitors where the cluster has that kind."""
+    pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by which a Prometheus selects PodMonitors."""
+    pod_monitor_interval: str = ""
+    """Time between scrapes, such as 15s; empty leaves it to Prometheus."""
     pods: tuple[Manifest, ...] = ()
     """Pods with that label: engines, loaders, and those that are going."""
     references: Mapping[Reference, str | None] = field(default_factory=dict)
