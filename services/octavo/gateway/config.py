@@ -43,8 +43,8 @@ class GatewayConfig:
     bare_names: tuple[str, ...] = setting(
         ("*",),
         "Namespaces whose InferenceServices may be asked for by a served name alone, "
-        "comma-separated; * is all, empty is none. Of several that claim a name the oldest has it, "
-        "until it is deleted; NAMESPACE/NAME is safe from those of other namespaces.",
+        "comma-separated; * is all, empty is none, so that requests name NAMESPACE/NAME. Of "
+        "several that claim a name the oldest has it, until it is deleted.",
     )
     hold_s: float = setting(
         300.0,

@@ -6,7 +6,7 @@
 
 So nobody takes a name from a service that is there. But one that is made anew is the youngest:
 whoever claimed its name, too, has that name then. Where namespaces do not trust one another, none
-should be bare: what begins with a namespace is safe from all others.
+should be bare: then what begins with a namespace is safe from all others.
 """
 
 from __future__ import annotations
