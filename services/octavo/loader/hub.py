@@ -40,6 +40,7 @@ _TIMEOUT: Final = httpx.Timeout(30.0, connect=10.0, pool=None)
 """Of one wait for bytes, not of a transfer."""
 _BUSY: Final = (408, 425, 429)
 _HEADERS: Final = {"User-Agent": "octavo-loader", "Accept-Encoding": "identity"}
+_PROXIES: Final = "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY"
 _RESET: Final = re.compile(r";\s*t=(\d{1,5})\b", re.ASCII)
 """Seconds until a limit ends, in the header RateLimit."""
 
@@ -86,7 +87,7 @@ def _client() -> httpx.AsyncClient:
         return httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False)
     except (httpx.InvalidURL, ValueError, ImportError) as error:
         reason = "is no address of a proxy of http or https; special characters of a password are"
-        raise _bad_setting("HTTPS_PROXY", f"{reason} written as %XX") from error
+        raise _bad_setting(_PROXIES, f"{reason} written as %XX") from error
 
 
 def _bad_setting(name: str, reason: str) -> OctavoError:
