@@ -129,8 +129,8 @@ def lead_a_life(control_plane: ControlPlane, namespace: str, proxy: ApiProxy) ->
         # The Lease that the chart brought is lost, and there are gateways to look for.
         kubectl("delete", "lease", "octavo-operator", "--ignore-not-found", namespace=namespace)
     # Monitors that are turned off go.
-    flags += (f"--gateway-service={namespace}/gateway", "--no-pod-monitors")
-    with OperatorProcess(control_plane, namespace, *flags, server=proxy.url) as operator:
+    more = (*flags, f"--gateway-service={namespace}/gateway", "--no-pod-monitors")
+    with OperatorProcess(control_plane, namespace, *more, server=proxy.url) as operator:
         monitor = "podmonitor", "configured-engine"
         kubectl.until_gone(*monitor, namespace=namespace, timeout_s=90)
         assert operator.terminate() == 0
