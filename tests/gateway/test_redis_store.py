@@ -150,10 +150,23 @@ def test_a_full_server_counts_as_away(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_a_senseless_address_stops_the_start_without_showing_it() -> None:
-    with pytest.raises(OctavoError) as caught:
-        RedisStore("http://user:secret@host")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:secret@host",
+        "redis://:secret/x@host:6379/0",
+        "redis://:secret#x@host:6379/0",
+        "redis://:secret?x@host:6379/0",
+        "redis://:1?secret=x@host:6379/0",
+        "redis://[secret",
+        "secret",
+    ],
+)
+def test_a_senseless_address_stops_the_start_without_showing_it(url: str) -> None:
+    with pytest.raises(OctavoError, match="written as %XX") as caught:
+        RedisStore(url)
     assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 def test_breaker_rests_longer_after_each_failure_up_to_a_bound() -> None:
