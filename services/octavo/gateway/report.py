@@ -6,20 +6,22 @@ Tells nothing of single requests.
 from __future__ import annotations
 
 from octavo.gateway.fleet import Fleet
+from octavo.gateway.queue_time import queue_s
 from octavo.gateway.replica import Replica, stage_word
-from octavo.gateway.routing import price
 from octavo.v1 import engine_pb2
 
 
-def report(fleet: Fleet, *, gateway: str) -> dict[str, object]:
+def report(fleet: Fleet, *, gateway: str, uptime_s: float) -> dict[str, object]:
     """Returns the present state.
 
     Args:
         fleet: engines, services and demand.
         gateway: which process this is.
+        uptime_s: how long it runs: of requests before that it knows nothing.
     """
     return {
         "gateway": gateway,
+        "uptime_s": round(uptime_s, 3),
         "engines": [_engine(replica) for replica in fleet.replicas],
         "services": [_service(fleet, service.id) for service in fleet.catalogue.services],
     }
@@ -55,8 +57,7 @@ def _engine(replica: Replica) -> dict[str, object]:
 
 def _service(fleet: Fleet, service: str) -> dict[str, object]:
     figures, replicas = fleet.demand.figures(service), fleet.of(service)
-    # A prompt of no length: what is left of the price is the work that is there already.
-    queues = [price(r.view([], reads_cache=False), 0) for r in replicas if r.ready]
+    queues = [queue_s(r.queue(), figures.place_s) for r in replicas if r.ready]
     age_s = figures.wanted_age_s
     return {
         "service": service,
