@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.operator import autoscale, pods, writes
+from octavo.operator import autoscale, failures, names, pods, writes
 from octavo.operator.kinds import Manifest
-from octavo.operator.observed import Observed
+from octavo.operator.observed import Observed, metadata
 from octavo.operator.spec import InferenceService
+from octavo.operator.timestamps import age_s
 
 DEFAULT_PLACES: Final = 64
 """Requests that an engine runs at once where options.maxNumSeqs does not say: its own default."""
@@ -52,14 +53,16 @@ def decide(
         applied = number if is_borrowed else None
         return Replicas(number=number, applied=applied, is_borrowed=is_borrowed, needed=number)
     memory = autoscale.Memory.of(observed.resource.get("status") or {})
+    load = autoscale.load_of(service.full_name, observed.gateways)
     if service.is_dry_run and present is not None:
         return Replicas(number=present, applied=present, needed=present, memory=memory)
+    engines = [p for p in pods.of_component(observed.pods, names.ENGINE) if pods.is_live(p)]
     fleet = autoscale.Fleet(
         replicas=present,
-        routable=sum(pods.is_live(p) and pods.is_routable(p) for p in observed.pods),
+        routable=sum(map(pods.is_routable, engines)),
+        loading=sum(is_loading(pod, now) for pod in engines),
         places=int(spec.engine.options.get("maxNumSeqs", DEFAULT_PLACES)),
     )
-    load = autoscale.load_of(service.full_name, observed.gateways)
     decision = autoscale.decide(rule, load, fleet, memory, now)
     return Replicas(
         number=decision.replicas,
@@ -68,3 +71,16 @@ def decide(
         memory=decision.memory,
         look_again_s=decision.look_again_s,
     )
+
+
+def is_loading(pod: Manifest, now: float) -> bool:
+    """Tells whether an engine gets no requests and may soon.
+
+    One that loads may take as long as it needs. One that nothing comes of, for want of a node or
+    because it ends each time, or that has loaded and that gateways do not reach, has its time.
+    """
+    if pods.is_routable(pod):
+        return False
+    if age_s(metadata(pod).get("creationTimestamp"), now) < autoscale.LOADING_S:
+        return True
+    return not pods.has(pod, "ContainersReady") and failures.of_pod(pod, now) is None
