@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from octavo.operator.autoscale import LOADING_S
 from octavo.operator.kinds import Manifest
 from octavo.operator.names import ROUTABLE_GATE
 from octavo.operator.observed import ServiceLoad
-from octavo.operator.plan import Apply
+from octavo.operator.plan import Apply, Scale
 from octavo.operator.replicas import DEFAULT_PLACES, Replicas, decide, is_loading
 from octavo.operator.timestamps import to_text
 
 ASLEEP: dict[str, Any] = {"minReplicas": 0, "maxReplicas": 4}
+OTHER: dict[str, Any] = {"engine": {"options": {"threads": 2}}}
+DRY_RUN = {"serving.octavo.dev/dry-run": "true"}
 
 
 def conditions(**statuses: str) -> list[Manifest]:
@@ -105,6 +108,44 @@ def test_a_dry_run_scales_nothing() -> None:
     world.edit(resource(autoscaling={"minReplicas": 3, "maxReplicas": 4})["spec"])
     world.execute(world.plan())
     assert world.deployment["spec"]["replicas"] == 2
+
+
+def test_a_service_that_sleeps_wakes_in_a_dry_run_and_nothing_else_is_written() -> None:
+    world = World(resource(autoscaling=ASLEEP))
+    world.settle()
+    world.now += 400
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 0
+    present = copy.deepcopy(world.deployment["spec"]["template"])
+    world.resource["metadata"]["annotations"] = DRY_RUN
+    world.edit(resource(autoscaling=ASLEEP | {"minReplicas": 1}, **OTHER)["spec"])
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 0, "nobody asks"
+    world.load = ServiceLoad(service="team/llama", held=1, wanted_age_s=1.0)
+    plan = world.plan()
+    assert [type(write) for write in plan.writes] == [Scale]
+    assert not any("replicas" in path for path in plan.status["plan"]["changes"])
+    world.execute(plan)
+    assert world.deployment["spec"]["replicas"] == 1
+    assert world.deployment["spec"]["template"] == present
+    world.load = ServiceLoad(service="team/llama", in_flight=1, wanted_age_s=2.0, queue_s=99.0)
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 1, "it does not go on to scale"
+    assert [e.message for e in world.events if e.reason == "Scaled"][-1] == "0 → 1: a request came"
+    world.resource["metadata"]["annotations"] = {}
+    world.load = None
+    world.settle()
+    assert world.deployment["spec"]["template"] != present
+
+
+def test_a_service_that_is_stopped_does_not_wake_while_autoscaling_is_tried_out() -> None:
+    world = World(resource(replicas=0))
+    world.settle()
+    world.resource["metadata"]["annotations"] = DRY_RUN
+    world.edit(resource(autoscaling=ASLEEP)["spec"])
+    world.load = ServiceLoad(service="team/llama", held=1, wanted_age_s=1.0)
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 0
 
 
 def test_engines_that_have_had_their_time_keep_no_others() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from octavo.operator import autoscale, failures, names, pods, writes
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import Observed, metadata
-from octavo.operator.spec import InferenceService
+from octavo.operator.spec import Autoscaling, InferenceService
 from octavo.operator.timestamps import age_s
 
 DEFAULT_PLACES: Final = 64
@@ -29,6 +29,11 @@ class Replicas:
     """How many have to be routable before the service is ready."""
     memory: autoscale.Memory | None = None
     look_again_s: float | None = None
+
+    @property
+    def scaled(self) -> int | None:
+        """What the Deployment is scaled to apart from all that it gets; None: to nothing else."""
+        return None if self.applied in (None, self.number) else self.number
 
 
 def decide(
@@ -55,7 +60,7 @@ def decide(
     memory = autoscale.Memory.of(observed.resource.get("status") or {})
     load = autoscale.load_of(service.full_name, observed.gateways)
     if service.is_dry_run and present is not None:
-        return Replicas(number=present, applied=present, needed=present, memory=memory)
+        return _held(rule, present, load, memory, now)
     engines = [p for p in pods.of_component(observed.pods, names.ENGINE) if pods.is_live(p)]
     fleet = autoscale.Fleet(
         replicas=present,
@@ -71,6 +76,25 @@ def decide(
         memory=decision.memory,
         look_again_s=decision.look_again_s,
     )
+
+
+def _held(
+    rule: Autoscaling,
+    present: int,
+    load: autoscale.Load | None,
+    memory: autoscale.Memory,
+    now: float,
+) -> Replicas:
+    """Returns the number of engines in a dry run: as it is, but a service that sleeps wakes.
+
+    Bounds and target may be what is tried out. That a request starts an engine is a promise, to
+    be kept unless autoscaling itself is what is tried out.
+    """
+    number = present
+    if present == 0 and memory.replicas is not None and load is not None:
+        decision = autoscale.from_zero(rule, load, replace(memory, replicas=0), now)
+        number, memory = decision.replicas, decision.memory
+    return Replicas(number=number, applied=present, needed=number, memory=memory)
 
 
 def is_loading(pod: Manifest, now: float) -> bool:
