@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.gateway.queue_time import DEFAULT_OUTPUT_TOKENS, Queue, queue_s
+from octavo.gateway.queue_time import DEFAULT_OUTPUT_TOKENS, Queue, queue_s, share_in_use
 
 ROOMY = Queue(
     places=64,
+    num_blocks=4096,
     free_blocks=4096,
     block_tokens=16,
     prefill_s_per_token=0.001,
@@ -73,6 +74,23 @@ def test_before_any_answer_has_ended_a_length_is_taken_for_it() -> None:
 
 def test_an_engine_that_does_not_tell_its_places_is_not_taken_to_be_full() -> None:
     assert queue_s(queue(places=0, running=500), 20.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("found", "share"),
+    [
+        (queue(), 0.0),
+        (queue(running=16), 0.25),
+        (queue(running=16, free_blocks=1024), 0.75),
+        (queue(running=64, waiting=32), 1.5),
+        (queue(free_blocks=0), 0.0),
+        (queue(running=16, num_blocks=100, free_blocks=120), 0.25),
+        (queue(running=16, places=0, num_blocks=0), 0.0),
+    ],
+    ids=["idle", "places", "blocks", "a queue", "nothing runs", "pins unused", "not told"],
+)
+def test_what_is_in_use_is_places_or_blocks(found: Queue, share: float) -> None:
+    assert share_in_use(found) == pytest.approx(share)
 
 
 @given(

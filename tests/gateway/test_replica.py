@@ -287,7 +287,7 @@ def test_a_load_report_takes_over_what_the_gateway_counted_itself() -> None:
 def test_what_an_engine_has_and_tells_is_what_a_request_finds() -> None:
     async def scenario() -> None:
         engine = FakeEngine()
-        engine.card.max_num_seqs = 16
+        engine.card.max_num_seqs, engine.card.pin_blocks = 16, 96
         engine.load.running, engine.load.waiting = 16, 60
         engine.load.free_blocks, engine.load.cached_free_blocks = 7, 20
         engine.load.queued_prefill_tokens = 3000
@@ -298,6 +298,7 @@ def test_what_an_engine_has_and_tells_is_what_a_request_finds() -> None:
                 running=16,
                 waiting=60,
                 queued_tokens=3000,
+                num_blocks=4000,
                 free_blocks=27,
                 block_tokens=16,
                 prefill_s_per_token=pytest.approx(400e-6),

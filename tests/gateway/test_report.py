@@ -138,6 +138,7 @@ def test_demand_is_told_for_each_service() -> None:
                     "in_flight": 0,
                     "held": 0,
                     "queue_s": 0.0,
+                    "in_use": 0.0,
                     "arrivals_per_s": 0.0,
                     "wanted_age_s": None,
                     "prompt_tokens": 0,
@@ -174,12 +175,18 @@ def test_the_queue_is_that_of_the_engine_with_the_shortest() -> None:
     async def scenario(gw: Gateway, cluster: Cluster) -> None:
         busy, idle = await cluster.start(FakeEngine()), await cluster.start(FakeEngine())
         busy.load.queued_prefill_tokens, busy.load.running = 10_000, 5
+        busy.load.free_blocks = 1024
         second = Endpoint(address=idle.address, uid="u2", pod="a/y", service="a/s")
         cluster.tell(at(busy), services=(SERVICE,))
         await until(lambda: service_of(gw)["queue_s"] > 3.9)
         assert service_of(gw)["queue_s"] == pytest.approx(10_000 * 400e-6)
+        assert service_of(gw)["in_use"] == 0.75
         cluster.tell(at(busy), second, services=(SERVICE,))
         await until(lambda: service_of(gw)["queue_s"] == 0.0)
+        idle.load.running = 2
+        idle.load.free_blocks = 2048
+        idle.send_state()
+        await until(lambda: service_of(gw)["in_use"] == 1.25)
 
     run(scenario)
 

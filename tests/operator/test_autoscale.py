@@ -25,7 +25,10 @@ from octavo.operator.autoscale import (
 from octavo.operator.observed import GatewayReport, Gateways, ServiceLoad
 from octavo.operator.spec import Autoscaling
 
-IDLE = Load(held=0, in_flight=0, queue_s=0.0, wanted_age_s=None, quiet_s=math.inf, is_complete=True)
+IDLE = Load(
+    held=0, in_flight=0, queue_s=0.0, in_use=0.0, wanted_age_s=None, quiet_s=math.inf,
+    is_complete=True,
+)  # fmt: skip
 
 
 def rule(**fields: Any) -> Autoscaling:
@@ -67,14 +70,15 @@ def test_loads_of_all_gateways_are_taken_together() -> None:
 
     told = Gateways(
         reports=(
-            report(held=1, in_flight=2, queue_s=0.5, wanted_age_s=7.0),
-            report(held=2, in_flight=3, queue_s=1.5),
+            report(held=1, in_flight=2, queue_s=0.5, in_use=1.25, wanted_age_s=7.0),
+            report(held=2, in_flight=3, queue_s=1.5, in_use=1.0),
         ),
         silent=1,
     )
     assert load_of("ns/a", told) == Load(
-        held=3, in_flight=5, queue_s=1.5, wanted_age_s=7.0, quiet_s=7.0, is_complete=False
-    )
+        held=3, in_flight=5, queue_s=1.5, in_use=1.25, wanted_age_s=7.0, quiet_s=7.0,
+        is_complete=False,
+    )  # fmt: skip
     assert load_of("ns/c", told) == replace(IDLE, is_complete=False)
 
 
@@ -122,14 +126,17 @@ def test_a_gateway_that_does_not_know_the_service_yet_knows_of_no_request_either
 
 
 def test_what_gateways_that_drain_have_counts_but_not_how_long_one_would_wait_there() -> None:
-    mine = ServiceLoad(service="ns/a", in_flight=2, held=1, queue_s=9.0, wanted_age_s=30.0)
+    mine = ServiceLoad(
+        service="ns/a", in_flight=2, held=1, queue_s=9.0, in_use=2.0, wanted_age_s=30.0
+    )
     told = Gateways(
         reports=(reported(ServiceLoad(service="ns/a", in_flight=1), uptime_s=400.0),),
         leaving=(reported(mine, uptime_s=5000.0),),
     )
     assert load_of("ns/a", told) == Load(
-        held=1, in_flight=3, queue_s=0.0, wanted_age_s=30.0, quiet_s=30.0, is_complete=True
-    )
+        held=1, in_flight=3, queue_s=0.0, in_use=0.0, wanted_age_s=30.0, quiet_s=30.0,
+        is_complete=True,
+    )  # fmt: skip
     assert load_of("ns/a", replace(told, reports=())) is None, "none is left to say what is so now"
 
 
@@ -201,11 +208,19 @@ def test_engines_go_one_by_one_after_an_idle_window() -> None:
     [
         (busy(1.5, in_flight=0), fleet(4)),
         (busy(0.0, in_flight=150), fleet(4)),
+        (replace(busy(0.0), in_use=2.2), fleet(4)),
         (replace(IDLE, held=1), fleet(4)),
         (replace(IDLE, is_complete=False), fleet(4)),
         (IDLE, fleet(4, routable=3, loading=1)),
     ],
-    ids=["a queue", "many running", "held requests", "a silent gateway", "an engine loads"],
+    ids=[
+        "a queue",
+        "many running",
+        "blocks in use",
+        "held requests",
+        "a silent gateway",
+        "an engine loads",
+    ],
 )
 def test_the_window_begins_anew(load: Load, engines: Fleet) -> None:
     found = decided(load, engines, Memory(low_since=START - 10**6))
@@ -322,6 +337,7 @@ def run_loop(
             held=0,
             in_flight=round(10 * min(work, routable)),
             queue_s=backlog / max(routable, 1),
+            in_use=min(work, routable),
             wanted_age_s=0.0 if work else None,
             quiet_s=0.0 if work else math.inf,
             is_complete=True,
@@ -371,15 +387,16 @@ def test_load_that_ends_brings_it_down_to_its_fewest() -> None:
 @given(
     st.integers(0, 12), st.integers(0, 12), st.floats(0, 1e6), st.integers(0, 1000),
     st.integers(0, 5), st.none() | st.floats(0, 1e6), st.booleans(), st.floats(0, 1e5),
-    st.integers(0, 2), st.floats(0, 1e6),
+    st.integers(0, 2), st.floats(0, 1e6), st.floats(0, 12),
 )  # fmt: skip
 def test_it_is_bounded_deterministic_and_at_rest_when_asked_again(
     replicas: int, routable: int, queue_s: float, in_flight: int, held: int, age: float | None,
     complete: bool, low_for: float, loading: int, quiet_s: float,
+    in_use: float,
 ) -> None:  # fmt: skip
     load = Load(
-        held=held, in_flight=in_flight, queue_s=queue_s, wanted_age_s=age, quiet_s=quiet_s,
-        is_complete=complete,
+        held=held, in_flight=in_flight, queue_s=queue_s, in_use=in_use, wanted_age_s=age,
+        quiet_s=quiet_s, is_complete=complete,
     )  # fmt: skip
     engines, memory = fleet(replicas, routable, loading=loading), Memory(low_since=START - low_for)
     found = decided(load, engines, memory)

@@ -40,7 +40,7 @@ _LOOK_S: Final = 60.0
 _LITTLE_QUEUE: Final = 0.5
 """Share of the target below which the load is little."""
 _LITTLE_USE: Final = 0.7
-"""Share of the running requests' places that the remaining engines may have in use."""
+"""Share of their places or blocks that the remaining engines may have in use."""
 _MAX_PATIENCE: Final = 8
 
 
@@ -51,6 +51,8 @@ class Load:
     held: int
     in_flight: int
     queue_s: float
+    in_use: float
+    """Engines that what runs would fill."""
     wanted_age_s: float | None
     """Since the last request that is known; None when none is."""
     quiet_s: float
@@ -125,16 +127,18 @@ def load_of(service: str, gateways: Gateways | None) -> Load | None:
     """Returns the load of a service; None when no gateway says anything."""
     if gateways is None or not gateways.reports:
         return None
-    # What a gateway that drains has is there, however few engines it sees.
+    # What a gateway that drains has is there, however few engines it sees; each of the others sees
+    # what engines do for all of them.
     reports = (*gateways.reports, *gateways.leaving)
     loads = _of_service(service, reports)
-    queues = [load.queue_s for load in _of_service(service, gateways.reports)]
+    present = _of_service(service, gateways.reports)
     ages = [load.wanted_age_s for load in loads if load.wanted_age_s is not None]
     begun = [report.uptime_s for report in reports if report.uptime_s is not None]
     return Load(
         held=sum(load.held for load in loads),
         in_flight=sum(load.in_flight for load in loads),
-        queue_s=max(queues, default=0.0),
+        queue_s=max((load.queue_s for load in present), default=0.0),
+        in_use=max((load.in_use for load in present), default=0.0),
         wanted_age_s=min(ages, default=None),
         quiet_s=min([*ages, *begun], default=math.inf),
         is_complete=gateways.silent == 0,
@@ -222,7 +226,8 @@ def _is_low(rule: Autoscaling, load: Load, fleet: Fleet, present: int) -> bool:
         return True
     rest = min(fleet.routable, present - min(rule.max_step_down, present - 1))
     is_short = load.queue_s <= _LITTLE_QUEUE * rule.target_queue_seconds
-    return is_short and load.in_flight <= _LITTLE_USE * fleet.places * rest
+    in_use = max(load.in_use, load.in_flight / fleet.places)
+    return is_short and in_use <= _LITTLE_USE * rest
 
 
 def _window_s(rule: Autoscaling, memory: Memory) -> float:

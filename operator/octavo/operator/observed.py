@@ -83,6 +83,9 @@ class ServiceLoad:
     """Requests that wait because no engine is there."""
     queue_s: float = 0.0
     """Predicted seconds until a request that came now would be begun, least over the engines."""
+    in_use: float = 0.0
+    """Sum over the engines of the share that is in use, of their places or blocks, by whomever.
+    Gateways of 0.1.0 do not say it: zero."""
     wanted_age_s: float | None = None
     """Seconds since the last request came; None when none ever did."""
     prompt_tokens: int = 0

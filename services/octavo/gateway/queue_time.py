@@ -34,6 +34,8 @@ class Queue:
     """Requests that have none, or of which the engine has not told yet."""
     queued_tokens: int = 0
     """Prompt tokens yet to be computed."""
+    num_blocks: int = 0
+    """Blocks that requests can have, apart from what may be pinned."""
     free_blocks: int = 0
     """Blocks that a request can be given."""
     block_tokens: int = 1
@@ -56,6 +58,17 @@ def queue_s(queue: Queue, place_s: float | None) -> float:
         place_s = DEFAULT_OUTPUT_TOKENS * (queue.decode_s_per_step or DEFAULT_DECODE_S_PER_STEP)
     compute_s = queue.queued_tokens * per_token
     return max(compute_s, place_s * max(_ends_for_places(queue), _ends_for_blocks(queue)))
+
+
+def share_in_use(queue: Queue) -> float:
+    """Returns the share of an engine that is in use: of its places or blocks, whichever is more.
+
+    Above one, requests wait.
+    """
+    of_places = (queue.running + queue.waiting) / (queue.places or math.inf)
+    if not (queue.running and queue.num_blocks):
+        return of_places
+    return max(of_places, 1 - queue.free_blocks / queue.num_blocks)
 
 
 def _ends_for_places(queue: Queue) -> float:

@@ -165,6 +165,7 @@ class Replica:
             running=load.running,
             waiting=load.waiting + self.table.num_unreported,
             queued_tokens=load.queued_prefill_tokens + self.table.unreported_tokens,
+            num_blocks=max(0, card.num_blocks - card.pin_blocks),
             free_blocks=load.free_blocks + load.cached_free_blocks,
             block_tokens=card.block_tokens,
             prefill_s_per_token=load.prefill_us_per_token / 1e6,

@@ -6,7 +6,7 @@ Tells nothing of single requests.
 from __future__ import annotations
 
 from octavo.gateway.fleet import Fleet
-from octavo.gateway.queue_time import queue_s
+from octavo.gateway.queue_time import queue_s, share_in_use
 from octavo.gateway.replica import Replica, stage_word
 from octavo.v1 import engine_pb2
 
@@ -57,13 +57,14 @@ def _engine(replica: Replica) -> dict[str, object]:
 
 def _service(fleet: Fleet, service: str) -> dict[str, object]:
     figures, replicas = fleet.demand.figures(service), fleet.of(service)
-    queues = [queue_s(r.queue(), figures.place_s) for r in replicas if r.ready]
+    queues = [replica.queue() for replica in replicas if replica.ready]
     age_s = figures.wanted_age_s
     return {
         "service": service,
         "in_flight": sum(replica.table.in_flight for replica in replicas),
         "held": figures.held,
-        "queue_s": round(min(queues, default=0.0), 4),
+        "queue_s": round(min((queue_s(q, figures.place_s) for q in queues), default=0.0), 4),
+        "in_use": round(sum(map(share_in_use, queues)), 4),
         "arrivals_per_s": round(figures.arrivals_per_s, 4),
         "wanted_age_s": None if age_s is None else round(age_s, 3),
         "prompt_tokens": figures.prompt_tokens,
