@@ -19,7 +19,7 @@ ROOMY = Queue(
 
 
 def queue(**fields: int) -> Queue:
-    return replace(ROOMY, **fields)  # type: ignore[arg-type]
+    return replace(ROOMY, **fields)
 
 
 def test_what_runs_keeps_nobody_waiting_while_there_is_a_place() -> None:

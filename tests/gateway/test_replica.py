@@ -301,8 +301,8 @@ def test_what_an_engine_has_and_tells_is_what_a_request_finds() -> None:
                 num_blocks=4000,
                 free_blocks=27,
                 block_tokens=16,
-                prefill_s_per_token=pytest.approx(400e-6),
-                decode_s_per_step=pytest.approx(5e-3),
+                prefill_s_per_token=replica.load.prefill_us_per_token / 1e6,
+                decode_s_per_step=replica.load.decode_us_per_step / 1e6,
             )
 
     asyncio.run(scenario())

@@ -124,6 +124,7 @@ def test_a_service_that_sleeps_wakes_in_a_dry_run_and_nothing_else_is_written() 
     world.load = ServiceLoad(service="team/llama", held=1, wanted_age_s=1.0)
     plan = world.plan()
     assert [type(write) for write in plan.writes] == [Scale]
+    assert plan.status is not None
     assert not any("replicas" in path for path in plan.status["plan"]["changes"])
     world.execute(plan)
     assert world.deployment["spec"]["replicas"] == 1
