@@ -137,6 +137,11 @@ def test_what_gateways_that_drain_have_counts_but_not_how_long_one_would_wait_th
         held=1, in_flight=3, queue_s=0.0, in_use=0.0, wanted_age_s=30.0, quiet_s=30.0,
         is_complete=True,
     )  # fmt: skip
+    # One that is not Ready yet, and may never be, has had no requests.
+    starting = replace(told, leaving=(reported(uptime_s=1.0),))
+    found = load_of("ns/a", starting)
+    assert found is not None
+    assert found.quiet_s == 400.0
     assert load_of("ns/a", replace(told, reports=())) is None, "none is left to say what is so now"
 
 

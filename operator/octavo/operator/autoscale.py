@@ -133,7 +133,7 @@ def load_of(service: str, gateways: Gateways | None) -> Load | None:
     loads = _of_service(service, reports)
     present = _of_service(service, gateways.reports)
     ages = [load.wanted_age_s for load in loads if load.wanted_age_s is not None]
-    begun = [report.uptime_s for report in reports if report.uptime_s is not None]
+    begun = [r.uptime_s for r in gateways.reports if r.uptime_s is not None]
     return Load(
         held=sum(load.held for load in loads),
         in_flight=sum(load.in_flight for load in loads),
