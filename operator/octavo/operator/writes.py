@@ -79,7 +79,7 @@ def changes(
         if found is not None and not is_controlled_by(found, uid):
             taken.append(f"{kind.name} {name}")
         elif kind in waiting:
-            writes += _scale(child, found)
+            writes += scaling(found, child["spec"].get("replicas")) if kind == DEPLOYMENT else []
         elif found is not None and _is_curtailed(child, found):
             is_curtailed = True
         else:
@@ -92,6 +92,19 @@ def changes(
     return Changes(
         writes=tuple(writes), paths=tuple(paths), taken=tuple(taken), is_curtailed=is_curtailed
     )
+
+
+def scaling(deployment: Manifest | None, replicas: int | None) -> list[Scale]:
+    """Returns the change of a Deployment's number of replicas, while all else of it has to wait.
+
+    Args:
+        deployment: the present one.
+        replicas: wanted; None: whatever there are.
+    """
+    if deployment is None or replicas is None or deployment["spec"].get("replicas") == replicas:
+        return []
+    meta = metadata(deployment)
+    return [Scale(kind=DEPLOYMENT, name=meta["name"], uid=meta["uid"], replicas=replicas)]
 
 
 def owns_replicas(deployment: Manifest) -> bool:
@@ -135,17 +148,6 @@ def _is_curtailed(child: Manifest, found: Manifest) -> bool:
     volumes = child["spec"]["template"]["spec"]["volumes"]
     has_image = any("image" in volume for volume in volumes)
     return has_image and set(comparison.differences(found, child)) == _IMAGE_VOLUME
-
-
-def _scale(child: Manifest, found: Manifest | None) -> list[Scale]:
-    """Returns the change of replicas of an object that has to wait otherwise."""
-    wanted = child["spec"].get("replicas")
-    if kind_of(child) != DEPLOYMENT or found is None or wanted is None:
-        return []
-    if found["spec"].get("replicas") == wanted:
-        return []
-    meta = metadata(found)
-    return [Scale(kind=DEPLOYMENT, name=meta["name"], uid=meta["uid"], replicas=wanted)]
 
 
 def _unwanted(observed: Observed, uid: str, kept: set[tuple[Kind, str]]) -> list[Delete]:
