@@ -115,6 +115,40 @@ def test_no_engines_are_wanted_and_none_serve() -> None:
     assert told(settled(replicas=0)) == ("False", "Stopped")
 
 
+def asleep(**spec: Any) -> World:
+    """A service without engines, as nobody has asked for a while."""
+    world = settled(autoscaling={"minReplicas": 0, "maxReplicas": 3}, **spec)
+    world.now += 400
+    world.settle()
+    assert told(world) == ("True", "ScaledToZero")
+    return world
+
+
+def test_an_edit_that_changes_no_engine_leaves_a_sleeping_service_ready() -> None:
+    world = asleep()
+    world.edit(resource(autoscaling={"minReplicas": 0, "maxReplicas": 4})["spec"])
+    assert told(world) == ("True", "ScaledToZero")
+    assert world.condition("Ready")["observedGeneration"] == 2
+
+
+def test_a_revision_that_has_never_served_is_not_known_to_be_ready() -> None:
+    world = asleep()
+    before = world.resource["spec"]
+    world.edit(resource(autoscaling=before["autoscaling"], engine={"image": "a:2"})["spec"])
+    world.settle()
+    assert told(world) == ("Unknown", "ScaledToZero")
+    world.edit(before)
+    world.settle()
+    assert told(world) == ("True", "ScaledToZero"), "it is the one that served"
+
+
+def test_a_sleeping_service_of_the_version_before_is_ready_as_it_was() -> None:
+    world = asleep()
+    served = world.resource["status"].pop("servedRevision")
+    assert told(world) == ("True", "ScaledToZero")
+    assert world.resource["status"]["servedRevision"] == served
+
+
 def test_a_service_stays_ready_while_it_is_scaled() -> None:
     world = settled(autoscaling={"minReplicas": 1, "maxReplicas": 4})
     since = world.condition("Ready")["lastTransitionTime"]
