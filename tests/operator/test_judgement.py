@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ from tests.operator.building import from_hub, resource
 from tests.operator.engine_pods import ended, waiting
 from tests.operator.world import World
 
+from octavo.operator import conditions
 from octavo.operator.kinds import Manifest
-from octavo.operator.observed import ServiceLoad
+from octavo.operator.observed import Refusal, ServiceLoad
+from octavo.operator.reconcile import reconcile
 
 
 def settled(**spec: Any) -> World:
@@ -98,6 +101,21 @@ def test_pods_that_a_quota_forbids_are_told() -> None:
     world.deployment["status"] = {"observedGeneration": generation, "conditions": [failed]}
     assert told(world) == ("False", "PodsRefused")
     assert world.condition("Scheduled")["message"] == "exceeded quota: gpus"
+
+
+def test_a_volume_that_cannot_grow_keeps_no_service_from_being_ready() -> None:
+    def ready(world: World, *refusals: Refusal) -> tuple[str, str]:
+        plan = reconcile(replace(world.observed(), refusals=refusals), world.now)
+        found = conditions.find((plan.status or world.resource["status"])["conditions"], "Ready")
+        return found["status"], found["reason"]
+
+    refusal = Refusal(kind="PersistentVolumeClaim", name="llama-models", message="why")
+    world = settled(replicas=1, **from_hub())
+    grown = from_hub() | {"cache": {"volume": {"size": "30Gi"}}}
+    world.edit(resource(replicas=1, **grown)["spec"])
+    assert ready(world, refusal) == ("True", "Serving")
+    assert ready(world, replace(refusal, kind="Service")) == ("False", "WriteRefused")
+    assert ready(World(resource(**from_hub())), refusal) == ("False", "WriteRefused"), "not made"
 
 
 def test_engines_that_gateways_cannot_reach_are_told() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from octavo.operator import failures, pods, routable, shared_volume
+from octavo.operator import failures, model_state, pods, routable, shared_volume
 from octavo.operator.conditions import (
     READY,
     ROLLOUT,
@@ -65,7 +65,10 @@ def _ready(situation: Situation, rollout: Condition) -> Condition:
 
 def _obstacles(situation: Situation) -> Iterator[Condition]:
     """Yields what keeps the operator itself from doing what is wanted."""
+    growth = model_state.not_grown(situation.service, situation.observed)
     for refusal in situation.observed.refusals:
+        if refusal == growth:
+            continue
         message = f"{refusal.kind} {refusal.name} was refused: {refusal.message}"
         yield _ready_as("False", "WriteRefused", message, is_failure=True)
     if situation.changes.taken:

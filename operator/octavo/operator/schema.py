@@ -123,7 +123,10 @@ def _engine() -> Manifest:
             ),
             "extraArgs": extra,
             "env": environment(),
-            "resources": resources(),
+            "resources": resources(
+                "What an engine needs (requests) and gets at most (limits), as in a pod; on cuda "
+                "without any GPU in the limits, one nvidia.com/gpu."
+            ),
             "nodeSelector": table("Labels that nodes must have.", label_value(), most=32),
             "tolerations": tolerations(),
             "affinity": affinity(),
