@@ -12,6 +12,7 @@ from octavo.operator import conditions
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import Refusal, ServiceLoad
 from octavo.operator.reconcile import reconcile
+from octavo.operator.timestamps import to_text
 
 
 def settled(**spec: Any) -> World:
@@ -101,6 +102,20 @@ def test_pods_that_a_quota_forbids_are_told() -> None:
     world.deployment["status"] = {"observedGeneration": generation, "conditions": [failed]}
     assert told(world) == ("False", "PodsRefused")
     assert world.condition("Scheduled")["message"] == "exceeded quota: gpus"
+
+
+def test_a_quota_that_makes_engines_be_replaced_one_by_one_is_no_failure() -> None:
+    world = settled(replicas=1)
+    world.edit(resource(replicas=1, engine={"image": "a:2"})["spec"])
+    world.execute(world.plan())
+    failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}
+    failed["lastTransitionTime"] = to_text(world.now)
+    generation = world.deployment["metadata"]["generation"]
+    world.deployment["status"] = {"observedGeneration": generation, "conditions": [failed]}
+    assert told(world) == ("False", "PodsRefused")
+    world.now += 30
+    assert told(world) == ("False", "NoSurgeRoom")
+    assert world.deployment["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0
 
 
 def test_a_volume_that_cannot_grow_keeps_no_service_from_being_ready() -> None:

@@ -12,7 +12,7 @@ from tests.cluster.program import wait_until
 from tests.operator.on_api_server import defined, ready, reason, replicas, resource, said, settled
 from tests.operator.reconciling import Reconciler
 
-from octavo.operator import model_state, names, rollout
+from octavo.operator import model_state, names
 from octavo.operator.cluster import FailedError
 from octavo.operator.kinds import CONFIG_MAP, object_of
 from octavo.operator.observed import Observed
@@ -42,16 +42,17 @@ def limit(cluster: Kubernetes, namespace: str, hard: dict[str, str]) -> None:
     )
 
 
+@pytest.mark.parametrize(("num_gpus", "quota"), [(1, 0), (4, 1)], ids=["nodes", "quota"])
 def test_with_one_gpu_engines_are_replaced_one_by_one_and_it_is_said(
-    defined: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch
+    defined: Kubernetes, namespace: str, num_gpus: int, quota: int
 ) -> None:
-    monkeypatch.setattr(rollout, "NO_ROOM_AFTER_S", 3.0)
-    with defined.fake_node(gpus=1) as node:
+    if quota:
+        limit(defined, namespace, {"requests.nvidia.com/gpu": str(quota)})
+    with defined.fake_node(gpus=num_gpus) as node:
         place = {"device": "cuda", "nodeSelector": {"kubernetes.io/hostname": node}}
-        reconciler = settled(defined, namespace, replicas=1, engine=place | {"image": "a:1"})
-        defined.kubectl.apply(
-            resource(replicas=1, engine=place | {"image": "a:2"}), namespace=namespace
-        )
+        how: dict[str, Any] = {"replicas": 1, "rollout": {"noRoomSeconds": 2}}
+        reconciler = settled(defined, namespace, **how, engine=place | {"image": "a:1"})
+        defined.kubectl.apply(resource(**how, engine=place | {"image": "a:2"}), namespace=namespace)
         reasons: list[str] = []
 
         def done(observed: Observed) -> bool:

@@ -29,6 +29,12 @@ def test_names_default_to_that_of_the_object() -> None:
     assert named.served_names == ("a", "b")
 
 
+def test_a_definition_without_the_newest_fields_is_as_good() -> None:
+    older = resource()
+    del older["spec"]["rollout"]["noRoomSeconds"]
+    assert parse(older) == service()
+
+
 def test_the_dry_run_is_an_annotation() -> None:
     found = resource()
     assert not service().is_dry_run

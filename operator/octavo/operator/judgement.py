@@ -56,7 +56,8 @@ def _ready(situation: Situation, rollout: Condition) -> Condition:
     if failure is not None:
         shared = shared_volume.conflict(situation.service, situation.observed.pods, failure)
         return of_failure(READY, shared or failure)
-    if (refused := _refused_pods(situation)) is not None:
+    refused = _refused_pods(situation)
+    if refused is not None and not situation.is_short_of_room:
         return _ready_as("False", "PodsRefused", refused, is_failure=True)
     if rollout.status != "True":
         return _like(rollout)

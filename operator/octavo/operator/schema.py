@@ -192,6 +192,13 @@ def _rollout() -> Manifest:
                 most=3600,
                 default=30,
             ),
+            "noRoomSeconds": whole(
+                "Time that a new engine waits for a place, on a node or in a quota, before old "
+                "ones make room for it one by one. Where nodes are made on demand: more than one "
+                "takes.",
+                most=604800,
+                default=30,
+            ),
             "paused": switch("Whether changes wait.", default=False),
         },
         rules=[

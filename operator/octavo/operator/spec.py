@@ -148,6 +148,8 @@ class Rollout(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_unavailable: int | str
     drain_seconds: int
     paused: bool
+    no_room_seconds: int = 30
+    """With the schema's default: another release's, that is older, may not have the field."""
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
