@@ -133,7 +133,10 @@ class Gateways:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A write that the API server refused for good (400, 403, 404, 422) when last tried."""
+    """A write that the API server refused for good when last tried (400, 403, 404, 422).
+
+    Or one that it has failed at for long (500).
+    """
 
     kind: str
     name: str

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.operator import comparison, model_state, names, pods
+from octavo.operator import comparison, model_state, names, pods, quantity
 from octavo.operator.desired_engine import CONTAINER, MODELS_VOLUME
 from octavo.operator.kinds import (
     CONFIG_MAP,
@@ -128,6 +128,8 @@ def _write(
         if is_as_applied or model_state.is_finished(found):
             return None, []
         return _delete(kind, found), [f"{kind.name} {name}: is made anew"]
+    if kind == VOLUME_CLAIM:
+        child = _not_shrunk(child, found)
     # A field that is no longer wanted shows by the hash of what was applied.
     drift = comparison.differences(found, child)
     if not drift:
@@ -139,6 +141,14 @@ def _write(
     fields = [path for path in drift if not path.startswith("metadata.")]
     reasons = [f"{kind.name} {name}: {path}" for path in fields]
     return Apply(manifest=bound, creates=False), reasons or [f"{kind.name} {name}: fields go"]
+
+
+def _not_shrunk(child: Manifest, found: Manifest) -> Manifest:
+    """Returns a claim with no less than it has, whoever made it grow: no volume shrinks."""
+    wanted, has = (claim["spec"]["resources"] for claim in (child, found))
+    sizes = [quantity.parse(of["requests"]["storage"]) or quantity.ZERO for of in (wanted, has)]
+    kept = {"requests": has["requests"]} if sizes[1] > sizes[0] else wanted
+    return child | {"spec": child["spec"] | {"resources": kept}}
 
 
 def _is_curtailed(child: Manifest, found: Manifest) -> bool:
