@@ -123,9 +123,17 @@ def _write(
     state = ("uid", "resourceVersion") if is_guarded else ("uid",)
     bound = {key: metadata(found)[key] for key in state}
     bound = child | {"metadata": child["metadata"] | bound}
+    takes_away = kind == DEPLOYMENT and _is_fewer(child, found)
     fields = [path for path in drift if not path.startswith("metadata.")]
     reasons = [f"{kind.name} {name}: {path}" for path in fields]
-    return Apply(manifest=bound, creates=False), reasons or [f"{kind.name} {name}: fields go"]
+    write = Apply(manifest=bound, creates=False, takes_away=takes_away)
+    return write, reasons or [f"{kind.name} {name}: fields go"]
+
+
+def _is_fewer(child: Manifest, found: Manifest) -> bool:
+    """Tells whether a Deployment is to have fewer replicas than it has."""
+    wanted = child["spec"].get("replicas")
+    return wanted is not None and wanted < found["spec"].get("replicas", 1)
 
 
 def _is_curtailed(child: Manifest, found: Manifest) -> bool:
@@ -145,7 +153,15 @@ def _scale(child: Manifest, found: Manifest | None) -> list[Scale]:
     if found["spec"].get("replicas") == wanted:
         return []
     meta = metadata(found)
-    return [Scale(kind=DEPLOYMENT, name=meta["name"], uid=meta["uid"], replicas=wanted)]
+    return [
+        Scale(
+            kind=DEPLOYMENT,
+            name=meta["name"],
+            uid=meta["uid"],
+            replicas=wanted,
+            takes_away=_is_fewer(child, found),
+        )
+    ]
 
 
 def _unwanted(observed: Observed, uid: str, kept: set[tuple[Kind, str]]) -> list[Delete]:
