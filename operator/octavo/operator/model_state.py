@@ -66,7 +66,7 @@ def is_finished(job: Manifest) -> bool:
 
 
 def _of_job(loaders: Iterable[Manifest], name: str) -> list[Manifest]:
-    return [pod for pod in loaders if pods.is_live(pod) and _job_of(pod) == name]
+    return [pod for pod in loaders if _job_of(pod) == name]
 
 
 def _job_of(pod: Manifest) -> str:
