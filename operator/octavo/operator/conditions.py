@@ -13,6 +13,7 @@ MODEL_CACHED: Final = "ModelCached"
 SCHEDULED: Final = "Scheduled"
 ROLLOUT: Final = "Rollout"
 ROUTABLE: Final = "Routable"
+NAMED: Final = "Named"
 READY: Final = "Ready"
 
 Truth = Literal["True", "False", "Unknown"]

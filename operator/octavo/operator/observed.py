@@ -73,6 +73,18 @@ class EngineSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """By which names requests reach a service at one gateway."""
+
+    names: tuple[str, ...]
+    """One at least; with the namespace where the bare name does not mean the service."""
+    lost: tuple[tuple[str, str], ...] = ()
+    """Names that it claims, each with the NAMESPACE/NAME of the service that has it."""
+    heirs: tuple[tuple[str, str], ...] = ()
+    """Names that it has, each with the service that claims it, too, and has it next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLoad:
     """The load of one service at one gateway: an entry of `services` in its /state."""
 
@@ -82,11 +94,16 @@ class ServiceLoad:
     held: int = 0
     """Requests that wait because no engine is there."""
     queue_s: float = 0.0
-    """Predicted seconds that a new request would wait, least over the engines."""
+    """Predicted seconds until a request that came now would be begun, least over the engines."""
+    in_use: float = 0.0
+    """Sum over the engines of the share that is in use, of their places or blocks, by whomever.
+    Gateways of 0.1.0 do not say it: zero."""
     wanted_age_s: float | None = None
     """Seconds since the last request came; None when none ever did."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    naming: Naming | None = None
+    """None from a gateway that does not tell it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +111,22 @@ class GatewayReport:
     """What one gateway said lately."""
 
     gateway: str
+    uptime_s: float | None = None
+    """How long it runs: of requests before that it knows nothing. None: it is of 0.1.0, which does
+    not say it, and is taken to have run for ever."""
     engines: tuple[EngineSeen, ...] = ()
     services: tuple[ServiceLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateways:
-    """All gateways that are Ready."""
+    """All gateways."""
 
     reports: tuple[GatewayReport, ...] = ()
-    """Their fresh reports; those about other services may be left out."""
+    """Fresh reports of those that are Ready; those about other services may be left out."""
+    leaving: tuple[GatewayReport, ...] = ()
+    """Fresh reports of those that are not, such as one that drains: it gets no new requests, so
+    nothing depends on which engines it sees, but those that it has need their engines."""
     silent: int = 0
     """Ready gateways without a fresh report."""
 
@@ -133,6 +156,12 @@ class Installation:
     """Namespaces whose pods may read the engines' metrics."""
     network_policies: bool = True
     """Whether engines and loaders have NetworkPolicies."""
+    pod_monitors: bool = True
+    """Whether engines have PodMonitors where the cluster has that kind."""
+    pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by which a Prometheus selects PodMonitors."""
+    pod_monitor_interval: str = ""
+    """Time between scrapes, such as 15s; empty leaves it to Prometheus."""
     url: str = ""
     """Where clients reach the gateway, such as http://octavo-gateway.octavo.svc/v1."""
 

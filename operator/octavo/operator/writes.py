@@ -79,7 +79,7 @@ def changes(
         if found is not None and not is_controlled_by(found, uid):
             taken.append(f"{kind.name} {name}")
         elif kind in waiting:
-            writes += _scale(child, found)
+            writes += scaling(found, child["spec"].get("replicas")) if kind == DEPLOYMENT else []
         elif found is not None and _is_curtailed(child, found):
             is_curtailed = True
         else:
@@ -92,6 +92,27 @@ def changes(
     return Changes(
         writes=tuple(writes), paths=tuple(paths), taken=tuple(taken), is_curtailed=is_curtailed
     )
+
+
+def scaling(deployment: Manifest | None, replicas: int | None) -> list[Scale]:
+    """Returns the change of a Deployment's number of replicas, while all else of it has to wait.
+
+    Args:
+        deployment: the present one.
+        replicas: wanted; None: whatever there are.
+    """
+    if deployment is None or replicas is None or deployment["spec"].get("replicas") == replicas:
+        return []
+    meta = metadata(deployment)
+    return [
+        Scale(
+            kind=DEPLOYMENT,
+            name=meta["name"],
+            uid=meta["uid"],
+            replicas=replicas,
+            takes_away=_is_fewer(deployment, replicas),
+        )
+    ]
 
 
 def owns_replicas(deployment: Manifest) -> bool:
@@ -123,17 +144,16 @@ def _write(
     state = ("uid", "resourceVersion") if is_guarded else ("uid",)
     bound = {key: metadata(found)[key] for key in state}
     bound = child | {"metadata": child["metadata"] | bound}
-    takes_away = kind == DEPLOYMENT and _is_fewer(child, found)
+    takes_away = kind == DEPLOYMENT and _is_fewer(found, child["spec"].get("replicas"))
     fields = [path for path in drift if not path.startswith("metadata.")]
     reasons = [f"{kind.name} {name}: {path}" for path in fields]
     write = Apply(manifest=bound, creates=False, takes_away=takes_away)
     return write, reasons or [f"{kind.name} {name}: fields go"]
 
 
-def _is_fewer(child: Manifest, found: Manifest) -> bool:
+def _is_fewer(deployment: Manifest, replicas: int | None) -> bool:
     """Tells whether a Deployment is to have fewer replicas than it has."""
-    wanted = child["spec"].get("replicas")
-    return wanted is not None and wanted < found["spec"].get("replicas", 1)
+    return replicas is not None and replicas < deployment["spec"].get("replicas", 1)
 
 
 def _is_curtailed(child: Manifest, found: Manifest) -> bool:
@@ -143,25 +163,6 @@ def _is_curtailed(child: Manifest, found: Manifest) -> bool:
     volumes = child["spec"]["template"]["spec"]["volumes"]
     has_image = any("image" in volume for volume in volumes)
     return has_image and set(comparison.differences(found, child)) == _IMAGE_VOLUME
-
-
-def _scale(child: Manifest, found: Manifest | None) -> list[Scale]:
-    """Returns the change of replicas of an object that has to wait otherwise."""
-    wanted = child["spec"].get("replicas")
-    if kind_of(child) != DEPLOYMENT or found is None or wanted is None:
-        return []
-    if found["spec"].get("replicas") == wanted:
-        return []
-    meta = metadata(found)
-    return [
-        Scale(
-            kind=DEPLOYMENT,
-            name=meta["name"],
-            uid=meta["uid"],
-            replicas=wanted,
-            takes_away=_is_fewer(child, found),
-        )
-    ]
 
 
 def _unwanted(observed: Observed, uid: str, kept: set[tuple[Kind, str]]) -> list[Delete]:

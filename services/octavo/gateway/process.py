@@ -16,7 +16,6 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 
 import structlog
@@ -183,7 +182,11 @@ def _wire(config: GatewayConfig) -> _Parts:
 
 
 def _status(fleet: Fleet, records: Records, env: Env) -> StatusServer:
-    state = partial(report, fleet, gateway=env.new_id())
+    gateway, began = env.new_id(), env.now()
+
+    def state() -> dict[str, object]:
+        return report(fleet, gateway=gateway, uptime_s=env.now() - began)
+
     return StatusServer(Status(fleet, records, endpoints=[]), state)
 
 
@@ -194,7 +197,7 @@ def _fleet(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> Fleet
         # Its client takes 15 MB, which a laptop has no use for.
         from octavo.gateway.kubernetes_discovery import KubernetesDiscovery
 
-        cluster = KubernetesDiscovery(config.namespaces, env=env)
+        cluster = KubernetesDiscovery(config.namespaces, env=env, bare_names=config.bare_names)
         metrics.observe("discovery_away", "1 while the API server fails.", lambda: cluster.is_away)
         metrics.observe(
             "namespaces_refused",
