@@ -1,7 +1,8 @@
 """A client's connection: uvicorn's protocol, with a bound on the time that a request's head takes.
 
 Without it whoever connects and says nothing, or a letter now and then, holds a descriptor for ever.
-Bodies are timed by `admission`, idle connections by uvicorn.
+Bodies are timed by `admission`, idle connections by uvicorn. At a shutdown no connection is closed
+that its client may believe to last.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S: Final = 30.0
 """From the connection, or from a later request's first byte, to the end of its headers."""
+
+
+LAST_REQUEST_S: Final = 2
+"""How long a client may take to ask again whose answer has not said that its connection ends."""
 
 
 class Connection(HttpToolsProtocol):
@@ -40,6 +45,18 @@ class Connection(HttpToolsProtocol):
         """Ends the wait."""
         self._head_is_here()
         super().on_headers_complete()
+
+    def shutdown(self) -> None:
+        """Ends the connection when its client knows: after an answer that says so, or a silence.
+
+        An answer that has begun can say so no more. Were the connection closed at its end, the
+        client's next request could be on its way, and it could not know whether it was done.
+        """
+        answer = self.cycle
+        if answer is None or answer.response_complete or not answer.response_started:
+            super().shutdown()
+        elif answer.keep_alive:
+            self.timeout_keep_alive = LAST_REQUEST_S
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S, self._give_up)
