@@ -17,17 +17,20 @@ HEAD_S: Final = 30.0
 
 
 LAST_REQUEST_S: Final = 2
-"""How long a client may take to ask again whose answer has not said that its connection ends."""
+"""How long a client is waited for at a shutdown that was not told that its connection ends."""
 
 
 class Connection(HttpToolsProtocol):
     """One connection of a client."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _silent_since = 0.0
+    """When the client could begin, or began, a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for the first request."""
         super().connection_made(transport)
+        self._silent_since = self.loop.time()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -38,6 +41,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begins to wait for the rest of a request's head."""
         super().on_message_begin()
+        self._silent_since = self.loop.time()
         if self._head_timer is None:
             self._await_head()
 
@@ -46,6 +50,11 @@ class Connection(HttpToolsProtocol):
         self._head_is_here()
         super().on_headers_complete()
 
+    def on_response_complete(self) -> None:
+        """Begins to wait for the next request."""
+        super().on_response_complete()
+        self._silent_since = self.loop.time()
+
     def shutdown(self) -> None:
         """Ends the connection when its client knows: after an answer that says so, or a silence.
 
@@ -53,10 +62,18 @@ class Connection(HttpToolsProtocol):
         client's next request could be on its way, and it could not know whether it was done.
         """
         answer = self.cycle
-        if answer is None or answer.response_complete or not answer.response_started:
+        if answer is not None and not answer.response_complete:
+            if answer.response_started:
+                self.timeout_keep_alive = LAST_REQUEST_S
+            else:
+                super().shutdown()
+            return
+        left_s = self._silent_since + LAST_REQUEST_S - self.loop.time()
+        if left_s <= 0:
             super().shutdown()
-        elif answer.keep_alive:
-            self.timeout_keep_alive = LAST_REQUEST_S
+            return
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S, self._give_up)
