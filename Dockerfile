@@ -1,7 +1,7 @@
 # All images, one target each: engine, engine-smollm2, gateway, operator, loader, valkey.
 #
-#   docker build --target gateway --tag octavo/gateway:0.2.0 .
-#   docker build --target engine --build-arg TORCH_BACKEND=cpu --tag octavo/engine:0.2.0-cpu .
+#   docker build --target gateway --tag octavo/gateway:0.3.0 .
+#   docker build --target engine --build-arg TORCH_BACKEND=cpu --tag octavo/engine:0.3.0-cpu .
 #
 # Packages are those of requirements.txt, each image's part with its hashes. The images hold an
 # interpreter, the libraries that it loads, packages and code: no shell, no compiler, no package
@@ -12,7 +12,7 @@
 ARG BASE_IMAGE=debian:12-slim
 # Of the images' files; also SOURCE_DATE_EPOCH of whatever is compiled.
 ARG SOURCE_DATE_EPOCH=0
-ARG VERSION=0.2.0
+ARG VERSION=0.3.0
 ARG REVISION=unknown
 
 # What builds: never part of an image.

@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from tests.charts.rendering import PREVIOUS, ROOT, Manifest
+from tests.charts.rendering import RELEASED, ROOT, Manifest, version_of
 from tests.operator.building import INSTALLATION, defaulted
 
 from octavo.operator import desired, schema, spec
 from octavo.operator.desired import Circumstances
 from octavo.operator.desired_engine import Strategy
 from octavo.operator.spec import InferenceService
-
-KEPT: Final = Path(str(PREVIOUS).replace(".tgz", "-engines.json"))
-"""Those of the version before."""
 
 _PLACED: Final[dict[str, Any]] = {
     "nodeSelector": {"zone": "a"},
@@ -65,6 +62,16 @@ _SPECS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+def kept(chart: Path) -> list[Manifest]:
+    """Returns services and their engines, as they were kept beside a packaged chart."""
+    found: list[Manifest] = json.loads(_place(version_of(chart)).read_text("utf-8"))
+    return found
+
+
+def _place(version: str) -> Path:
+    return RELEASED[0].with_name(f"octavo-{version}-engines.json")
+
+
 def services() -> list[Manifest]:
     """Returns the examples and services that use all of the engine's fields, as stored."""
     examples = [
@@ -101,8 +108,7 @@ def main() -> None:
     """Writes what the operator makes of the services beside the packaged charts."""
     (version,) = sys.argv[1:]
     found = [{"service": each, "deployment": deployment(each)} for each in services()]
-    path = PREVIOUS.parent / f"octavo-{version}-engines.json"
-    path.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    _place(version).write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,21 @@ from tests.cluster.binaries import program
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "octavo"
-PREVIOUS = ROOT / "tests" / "charts" / "released" / "octavo-0.1.0.tgz"
-"""The chart of the version before, as it was packaged."""
+VERSION = str(yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["appVersion"])
+"""Of the project."""
+
+
+def version_of(packaged: Path) -> str:
+    """Returns the version of a chart by the name of its package."""
+    return packaged.stem.removeprefix("octavo-")
+
+
+RELEASED = sorted(
+    (ROOT / "tests" / "charts" / "released").glob("*.tgz"),
+    key=lambda path: [int(number) for number in version_of(path).split(".")],
+)
+"""The charts of the versions before, as they were packaged, the latest one last."""
+PREVIOUS = RELEASED[-1]
 
 Manifest = dict[str, Any]
 Values = Mapping[str, Any]

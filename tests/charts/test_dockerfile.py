@@ -3,11 +3,12 @@ from __future__ import annotations
 import re
 
 import pytest
-import yaml
-from tests.charts.rendering import CHART, ROOT
+from tests.charts.rendering import CHART, ROOT, VERSION
 from tools.setup import UV
 
 TEXT = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text("utf-8"))
+PAGES = [ROOT / "Dockerfile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*")]
+"""What names images with their tags."""
 IMAGES = ("engine", "engine-smollm2", "gateway", "operator", "loader", "valkey")
 
 
@@ -83,14 +84,10 @@ def test_what_is_copied_is_in_the_context() -> None:
 def test_versions_are_those_of_the_project() -> None:
     arguments = dict(re.findall(r"^ARG (\w+)=(\S*)$", TEXT, re.MULTILINE))
     assert f"uv=={arguments['UV_VERSION']}" == UV
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
-    assert arguments["VERSION"] == chart["appVersion"]
-    for path in (ROOT / "examples").glob("*.yaml"):
-        engine = yaml.safe_load(path.read_text("utf-8"))["spec"]["engine"]
-        if "image" in engine:
-            name, _, tag = engine["image"].partition(":")
-            assert tag == chart["appVersion"]
-            assert name.removeprefix("octavo/") in IMAGES
+    assert arguments["VERSION"] == VERSION
+    for path in PAGES:
+        for name, tag in re.findall(r"\boctavo/([\w-]+):(\d[\w.]*)", path.read_text("utf-8")):
+            assert (name, tag) in {(each, VERSION) for each in IMAGES}, path
 
 
 def test_the_chart_asks_for_images_that_there_are() -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import re
+import tomllib
+
 import yaml
-from tests.charts.rendering import CHART, only, render
+from tests.charts.rendering import CHART, RELEASED, VERSION, only, render, version_of
 from tools.gen_chart import ROOT, files
 
 from octavo.operator import crd
@@ -42,5 +45,12 @@ def test_every_value_is_in_the_readme() -> None:
 
 def test_chart_speaks_of_one_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
-    project = (ROOT / "pyproject.toml").read_text("utf-8")
-    assert f'\nversion = "{chart["appVersion"]}"\n' in project
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {chart["version"], chart["appVersion"], VERSION} == {project["version"]}
+
+
+def test_the_charts_of_all_released_versions_are_kept() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    versions = re.findall(r"^## (\S+) - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)
+    assert versions == [version_of(chart) for chart in reversed(RELEASED)]
+    assert VERSION not in versions

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.charts.account import kubeconfig
 from tests.charts.matrix import MATRIX
-from tests.charts.rendering import CHART, PREVIOUS, ROOT, Values
+from tests.charts.rendering import CHART, PREVIOUS, RELEASED, ROOT, Values
 from tests.charts.test_scripts import run_cleanup
 from tests.cluster import external
 from tests.cluster.binaries import program
@@ -177,13 +177,17 @@ def images(cluster: Kubernetes, namespace: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("flags", [(), ("--reuse-values",)])
-def test_upgrade_from_the_previous_version_keeps_all_there_is(
-    cluster: Kubernetes, helm: Helm, namespace: str, flags: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("chart", "flags"),
+    [(PREVIOUS, ()), (RELEASED[0], ("--reuse-values",))],
+    ids=["given again", "reused"],
+)
+def test_upgrade_from_a_version_before_keeps_all_there_is(
+    cluster: Kubernetes, helm: Helm, namespace: str, chart: Path, flags: tuple[str, ...]
 ) -> None:
-    """Whether values are given anew or kept, without those that came since."""
+    """Whether values are given again or kept, without those that came since."""
     values: Values = {"gateway": {"replicas": 2}}
-    helm.install("octavo", namespace, values, chart=PREVIOUS)
+    helm.install("octavo", namespace, values, chart=chart)
     cluster.kubectl.apply(*examples(), namespace=namespace)
     before, old = identities(cluster, namespace), images(cluster, namespace)
     helm.install("octavo", namespace, {} if flags else values, *flags)

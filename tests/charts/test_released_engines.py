@@ -9,11 +9,10 @@ version before: `python -m tests.charts.released_engines VERSION`.
 from __future__ import annotations
 
 import copy
-import json
 
 import pytest
-from tests.charts.released_engines import KEPT, deployment
-from tests.charts.rendering import Manifest
+from tests.charts.released_engines import deployment, kept
+from tests.charts.rendering import PREVIOUS, RELEASED, Manifest, version_of
 from tests.cluster.kubernetes import Kubernetes
 from tests.operator.on_api_server import defined, resource
 from tests.operator.reconciling import Reconciler
@@ -23,18 +22,22 @@ from octavo.operator.plan import FIELD_MANAGER
 
 __all__ = ["defined"]
 
-BEFORE: list[Manifest] = json.loads(KEPT.read_text("utf-8"))
+BEFORE = [
+    pytest.param(each, id=f"{version_of(chart)}-{each['service']['metadata']['name']}")
+    for chart in RELEASED
+    for each in kept(chart)
+]
 
 
-@pytest.mark.parametrize("kept", BEFORE, ids=lambda kept: str(kept["service"]["metadata"]["name"]))
-def test_an_upgrade_writes_the_same_engines_as_before(kept: Manifest) -> None:
-    assert deployment(kept["service"]) == kept["deployment"]
+@pytest.mark.parametrize("before", BEFORE)
+def test_an_upgrade_writes_the_same_engines_as_before(before: Manifest) -> None:
+    assert deployment(before["service"]) == before["deployment"]
 
 
 def test_services_of_all_kinds_are_compared() -> None:
-    uris = [kept["service"]["spec"]["model"]["uri"] for kept in BEFORE]
+    uris = [each["service"]["spec"]["model"]["uri"] for each in kept(PREVIOUS)]
     assert {uri.partition(":")[0] for uri in uris} == {"hf", "s3", "pvc", "oci", "file"}
-    engines = [kept["service"]["spec"]["engine"] for kept in BEFORE]
+    engines = [each["service"]["spec"]["engine"] for each in kept(PREVIOUS)]
     assert {engine["device"] for engine in engines} == {"cpu", "cuda"}
 
 
@@ -42,12 +45,12 @@ def test_an_upgrade_leaves_engines_that_run_alone(defined: Kubernetes, namespace
     """On a real API server, where the version before made them, of other images by default."""
     kubectl = defined.kubectl
     names = []
-    for kept in BEFORE:
-        engines = copy.deepcopy(kept["deployment"])
+    for each in kept(PREVIOUS):
+        engines = copy.deepcopy(each["deployment"])
         if REFERENCES in engines["spec"]["template"]["metadata"]["annotations"]:
             continue
-        names.append(kept["service"]["metadata"]["name"])
-        kubectl.apply(resource(names[-1], **kept["service"]["spec"]), namespace=namespace)
+        names.append(each["service"]["metadata"]["name"])
+        kubectl.apply(resource(names[-1], **each["service"]["spec"]), namespace=namespace)
         owner = kubectl.get("ois", names[-1], namespace=namespace)["metadata"]["uid"]
         engines["metadata"]["namespace"] = namespace
         engines["metadata"]["ownerReferences"][0]["uid"] = owner

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.charts.rendering import PREVIOUS
 from tests.cluster.kubectl import Object
 from tests.cluster.node import ADDRESS, Node
 from tests.e2e.collector import Collector
@@ -27,27 +28,37 @@ def node_collector(node: Node) -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="session")
-def platform(
+def former(
     node: Node, node_collector: Collector, tmp_path_factory: pytest.TempPathFactory
 ) -> Platform:
-    """The chart, installed."""
+    """The chart of the version before, installed.
+
+    Today's operator gets by with the rights that it gives; `extraObjects` could add what it lacks.
+    """
     bring_images(node)
     made = Platform(node, tmp_path_factory.mktemp("helm"), "octavo-system")
     node.kubectl("create", "namespace", made.namespace)
     node.kubectl("label", "namespace", made.namespace, RESTRICTED)
-    made.install(VALUES)
+    made.install(VALUES, chart=PREVIOUS)
     return made
 
 
 @pytest.fixture(scope="session")
-def service(platform: Platform) -> Iterator[Service]:
+def platform(former: Platform) -> Platform:
+    """The chart, to which that of the version before was upgraded."""
+    former.install(VALUES)
+    return former
+
+
+@pytest.fixture(scope="session")
+def service(former: Platform) -> Iterator[Service]:
     """The service of the example, with a Secret and traces, in a namespace of its own."""
-    with platform.node.namespace() as name:
-        kubectl = platform.node.kubectl
+    with former.node.namespace() as name:
+        kubectl = former.node.kubectl
         kubectl("label", "namespace", name, RESTRICTED)
         kubectl("create", "secret", "generic", SECRET, "--from-literal=token=one", namespace=name)
         kubectl.apply(small("smollm2-cpu"), namespace=name, manager="user")
-        made = Service(platform, name)
+        made = Service(former, name)
         made.settled()
         yield made
 

@@ -74,21 +74,28 @@ class Questions:
         assert all(answer.ok for answer in answers), [(a.status, a.error) for a in answers]
         self.expected = [answer.content for answer in answers]
 
-    def during(self, change: Callable[[], object], clients: int = 6) -> list[Answer]:
+    def during(
+        self, change: Callable[[], object], clients: int = 6, *, at: Platform | None = None
+    ) -> list[Answer]:
         """Changes something while all clients have a stream open; returns the answers.
 
         Every one of them has to be right, from the first token to [DONE]. Each client asks once
         more when the change is done.
+
+        Args:
+            change: is done meanwhile.
+            clients: how many there are.
+            at: who is asked, when it is somebody else with the same engines.
         """
-        with _Load(self._platform, self.asked, clients) as load:
+        with _Load(at or self._platform, self.asked, clients) as load:
             load.until_open()
             change()
         wrong = [
-            f"{which}: {answer.status} {answer.error or 'another answer or cut off'}"
+            f"{which}: {answer.status} {answer.error or answer.broken or 'another answer'}"
             for which, answer in load.answers
             if not answer.ok or answer.content != self.expected[which]
         ]
-        assert wrong == []
+        assert not wrong, wrong
         assert len(load.answers) >= 2 * clients
         return [answer for _, answer in load.answers]
 

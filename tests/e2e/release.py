@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 import yaml
-from tests.charts.rendering import CHART
+from tests.charts.rendering import CHART, PREVIOUS, VERSION, version_of
 from tests.cluster.binaries import program
 from tests.cluster.builder import Builder
 from tests.cluster.kubectl import Object
@@ -23,10 +23,15 @@ from tests.faults.stream_client import Answer, ask
 
 RELEASE = "octavo"
 MODEL = "smollm2"
-VERSION = "0.2.0"
+PARTS = ("operator", "gateway", "valkey")
 IMAGES = {
-    f"octavo/{target}:{VERSION}": target
-    for target in ("operator", "gateway", "valkey", "loader", "engine-smollm2")
+    f"octavo/{target}:{version}": target
+    for version, targets in (
+        (VERSION, (*PARTS, "loader", "engine-smollm2")),
+        # Of the version before the chart is kept and no image: today's go by their names.
+        (version_of(PREVIOUS), PARTS),
+    )
+    for target in targets
 }
 RIGHTS = "roles,rolebindings"
 TRACES = {
@@ -41,7 +46,7 @@ VALUES: Object = {
     "operator": {"extraArgs": ["--resync-s=10"]},
 }
 API_PORT, STATUS_PORT = 8000, 8081
-"""Of a gateway's pod."""
+"""Of a gateway's pod; the operator's has the latter."""
 ENGINE_STATUS_PORT = 9091
 Result = TypeVar("Result")
 
@@ -95,9 +100,9 @@ class Platform:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def install(self, values: Object, *flags: str) -> None:
+    def install(self, values: Object, *flags: str, chart: Path = CHART) -> None:
         """Installs or upgrades the release and waits for its pods."""
-        command = ("upgrade", "--install", RELEASE, str(CHART), "--values", "-", *flags)
+        command = ("upgrade", "--install", RELEASE, str(chart), "--values", "-", *flags)
         self.helm(*command, "--wait", "--timeout", "4m", stdin=json.dumps(values))
 
     def uninstall(self, *others: str) -> list[str]:
@@ -198,11 +203,19 @@ class Platform:
             assert time.monotonic() < end, found
             time.sleep(0.2)
 
-    def metric(self, engine: Object, name: str) -> float:
-        """Returns the sum of a metric of an engine's pod over all its labels."""
-        url = url_of(engine, ENGINE_STATUS_PORT) + "/metrics"
+    def metric(self, pod: Object, name: str, *, port: int = ENGINE_STATUS_PORT) -> float:
+        """Returns the sum over all labels of a metric of a pod: an engine's, or name its port."""
+        url = url_of(pod, port) + "/metrics"
         rows = self.run(lambda session: _text(session, url)).splitlines()
         return sum(float(row.rpartition(" ")[2]) for row in rows if row.startswith(f"{name}{{"))
+
+    def until_looked_at(self, count: int) -> None:
+        """Waits until the operator has looked at so many services since it started."""
+        name, end = "octavo_operator_reconciles_total", time.monotonic() + 60.0
+        (operator,) = self.pods("operator")
+        while (found := self.metric(operator, name, port=STATUS_PORT)) < count:
+            assert time.monotonic() < end, found
+            time.sleep(0.2)
 
     def until_restarted(self, pod: Object) -> None:
         """Waits until the only container of a pod has come back after its death and is ready."""
@@ -238,7 +251,7 @@ class Platform:
             kubectl(*flags, namespace=self.namespace)
         end = time.monotonic() + 120.0
         while True:
-            new = [p for p in self.pods(part) if p["metadata"]["uid"] not in _uids(old)]
+            new = [p for p in self.pods(part) if p["metadata"]["uid"] not in uids(old)]
             if len(new) == len(old) and all(condition(p, "Ready") == "True" for p in new):
                 return
             assert time.monotonic() < end, new
@@ -255,5 +268,6 @@ async def _json(session: aiohttp.ClientSession, url: str) -> Any:
         return await answer.json()
 
 
-def _uids(pods: Sequence[Object]) -> set[str]:
+def uids(pods: Sequence[Object]) -> set[str]:
+    """Returns which pods they are."""
     return {pod["metadata"]["uid"] for pod in pods}

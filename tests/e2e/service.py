@@ -78,6 +78,11 @@ class Service:
         """Returns the engine pods that are not going by their names, as routes have them."""
         return {f"{self.namespace}/{pod['metadata']['name']}": pod for pod in self.engines()}
 
+    def processes(self) -> list[tuple[str, object]]:
+        """Returns which pods the engines are, and which containers of theirs run since when."""
+        found = self.engines()
+        return [(pod["metadata"]["uid"], pod["status"]["containerStatuses"]) for pod in found]
+
     def names(self) -> set[str]:
         """Returns the names of the engines, as routes have them."""
         return set(self.by_name())

@@ -5,20 +5,68 @@ Real images, a real kubelet, SmolLM2 on the CPU. Each test leaves one engine, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import openai
 import pytest
+from tests.charts.rendering import PREVIOUS, VERSION, version_of
+from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import condition
 from tests.cluster.node_files import NODE
 from tests.e2e.collector import TRACEPARENT, Collector, check
-from tests.e2e.conftest import PINNED, SECRET
+from tests.e2e.conftest import PINNED, SECRET, small
 from tests.e2e.load import Questions, bodies, spread
-from tests.e2e.release import MODEL, RELEASE, Platform
+from tests.e2e.release import MODEL, PARTS, RELEASE, VALUES, Platform, uids
 from tests.e2e.service import Service
 from tests.faults.stream_client import ask
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
-STREAMS = 20
+STREAMS, TOKENS = 20, 96
+
+
+@pytest.fixture
+def unnamed(former: Platform, service: Service) -> Iterator[Service]:
+    """Another service, which names no image, and has no engine that would need one."""
+    wanted = small("smollm2-cpu")
+    wanted["metadata"]["name"], wanted["spec"]["replicas"] = "unnamed", 0
+    del wanted["spec"]["engine"]["image"]
+    service.kubectl.apply(wanted, namespace=service.namespace, manager="user")
+    made = Service(former, service.namespace, "unnamed")
+    until_image(made, version_of(PREVIOUS))
+    yield made
+    service.kubectl("delete", "ois", made.name, namespace=service.namespace)
+
+
+def until_image(service: Service, version: str) -> None:
+    """Waits until engines that start now would have the default image of a version."""
+
+    def has_it(deployment: Object) -> bool:
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        return bool(container["image"] == f"octavo/engine:{version}-cpu")
+
+    name = f"{service.name}-engine"
+    service.kubectl.until(has_it, "deployment", name, namespace=service.namespace, timeout_s=60.0)
+
+
+def test_an_upgrade_from_the_version_before_restarts_no_engine_and_cuts_none_of_20_streams(
+    former: Platform, service: Service, unnamed: Service
+) -> None:
+    """All other parts are replaced. A new default image is for engines that start later."""
+    stories = Questions(former, STREAMS, TOKENS)
+    engines, before = service.processes(), {part: uids(former.pods(part)) for part in PARTS}
+
+    def upgrade() -> None:
+        former.install(VALUES)
+        former.until_looked_at(len((service, unnamed)))
+
+    stories.during(upgrade, clients=STREAMS)
+    assert service.processes() == engines
+    after = {part: former.pods(part) for part in PARTS}
+    assert all(uids(after[part]).isdisjoint(before[part]) for part in PARTS)
+    until_image(unnamed, version_of(PREVIOUS))
+    unnamed.patch(engine={"options": {"maxNumSeqs": 32}})
+    until_image(unnamed, VERSION)
 
 
 def test_a_resource_becomes_an_answer(platform: Platform, service: Service) -> None:
@@ -163,7 +211,7 @@ def test_a_stranger_reaches_the_gateway_and_neither_engine_nor_store(
         "spec": {
             "restartPolicy": "Never",
             "containers": [{
-                "name": "main", "image": "octavo/gateway:0.2.0", "imagePullPolicy": "Never",
+                "name": "main", "image": f"octavo/gateway:{VERSION}", "imagePullPolicy": "Never",
                 "command": ["python", "-c", PROBE, *targets],
             }],
         },

@@ -128,8 +128,7 @@ def test_a_service_deleted_while_it_loads_goes_and_nothing_else_does(
     """One waits for its model, one for its engine; the operator is killed meanwhile."""
     service.scale(1)
     kubectl, namespace = service.kubectl, service.namespace
-    before = [(p["metadata"]["uid"], p["status"]["containerStatuses"]) for p in service.engines()]
-    undisturbed = service.shape()
+    before, undisturbed = service.processes(), service.shape()
     loading, starting = small("smollm2-cpu"), small("smollm2-cpu")
     loading["metadata"]["name"], starting["metadata"]["name"] = "loading", "starting"
     loading["spec"] |= {
@@ -153,8 +152,7 @@ def test_a_service_deleted_while_it_loads_goes_and_nothing_else_does(
         assert kubectl.list(CHILDREN, namespace=namespace, selector=each.selector) == []
         kubectl.until_gone("ois", each.name, namespace=namespace)
     assert service.shape() == undisturbed
-    after = [(p["metadata"]["uid"], p["status"]["containerStatuses"]) for p in service.engines()]
-    assert after == before
+    assert service.processes() == before
 
 
 def test_a_lost_store_fails_no_request(

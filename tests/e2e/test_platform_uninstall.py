@@ -1,17 +1,16 @@
-"""Upgraded, beside another release, and gone."""
+"""Changed, beside another release with a store of its user's, and gone."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
-from tests.charts.rendering import PREVIOUS
 from tests.cluster.kubectl import Object
 from tests.e2e.conftest import RESTRICTED, SECRET, small
 from tests.e2e.load import Questions
-from tests.e2e.release import RELEASE, RIGHTS, VALUES, VERSION, Platform
+from tests.e2e.release import RIGHTS, VALUES, Platform, url_of
 from tests.e2e.service import Service
+from tests.e2e.stores import OBJECTS, STORED, Stores
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
@@ -23,7 +22,7 @@ def only(*namespaces: str) -> Object:
     return {"rbac": {"clusterScoped": False, "namespaces": list(namespaces)}}
 
 
-def test_an_upgrade_under_load_fails_nothing(
+def test_other_values_under_load_fail_nothing(
     platform: Platform, service: Service, questions: Questions
 ) -> None:
     """More gateways, and rights for one namespace instead of all: everything is replaced."""
@@ -39,25 +38,26 @@ SECOND = VALUES | only() | {"crds": {"enabled": False}, "cleanup": {"enabled": T
 
 
 @pytest.fixture(scope="module")
-def second(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A release in another namespace, which serves that namespace only, and its service.
-
-    Upgraded from the previous version's chart. Of that version there is no image, and today's
-    operator asks for rights that it did not have, so it serves only afterwards.
-    """
+def stores(platform: Platform) -> Iterator[Stores]:
+    """Two Valkeys of a user's, in a namespace of their own."""
     with platform.node.namespace() as name:
-        kubectl = platform.node.kubectl
-        kubectl("label", "namespace", name, RESTRICTED)
-        kubectl("create", "secret", "generic", SECRET, "--from-literal=token=one", namespace=name)
-        release = Platform(platform.node, tmp_path_factory.mktemp("helm"), name)
-        before = json.dumps(SECOND | {"image": {"tag": VERSION}})
-        release.helm("install", RELEASE, str(PREVIOUS), "--values", "-", stdin=before)
-        release.install(SECOND)
-        disk = {"size": "200Mi"}
-        kubectl.apply(small("smollm2-cpu", disk=disk), namespace=name, manager="user")
-        made = Service(release, name)
-        made.settled()
+        platform.node.kubectl("label", "namespace", name, RESTRICTED)
+        made = Stores(platform.node, name)
+        made.start()
         yield made
+
+
+@pytest.fixture(scope="module")
+def second(platform: Platform, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """A release beside the stores, which serves their namespace only, and its service."""
+    kubectl, name = platform.node.kubectl, stores.namespace
+    kubectl("create", "secret", "generic", SECRET, "--from-literal=token=one", namespace=name)
+    release = Platform(platform.node, tmp_path_factory.mktemp("helm"), name)
+    release.install(SECOND | STORED)
+    kubectl.apply(small("smollm2-cpu", disk={"size": "200Mi"}), namespace=name, manager="user")
+    made = Service(release, name)
+    made.settled()
+    return made
 
 
 def test_two_releases_of_two_namespaces_serve_side_by_side(
@@ -67,18 +67,28 @@ def test_two_releases_of_two_namespaces_serve_side_by_side(
         (answer,) = where.ask_all(questions.asked[:1])
         assert answer.content == questions.expected[0]
         assert answer.route[0] in of.names()
-    charts = second.platform.helm("history", RELEASE)
-    assert "octavo-0.1.0" in charts
-    assert f"octavo-{VERSION}" in charts
     roles = "clusterroles,clusterrolebindings"
     selector = "app.kubernetes.io/instance=octavo"
     assert platform.node.kubectl.list(roles, selector=selector) == []
 
 
-def test_uninstalled_they_leave_nothing_but_resources_unless_told_to_take_them(
-    platform: Platform, service: Service, second: Service, questions: Questions
+def test_a_store_that_fails_over_fails_no_request_and_has_all_later_records(
+    second: Service, stores: Stores, questions: Questions
 ) -> None:
-    assert second.platform.uninstall(SECRET) == []
+    """What the old leader takes last is lost. Connections to it are left as it is read-only."""
+    questions.during(stores.fail_over, at=second.platform)
+    for pod in second.platform.pods("gateway"):
+        (answer,) = second.platform.ask_all(questions.asked[:1], url=url_of(pod))
+        request = answer.headers["X-Request-Id"]
+        first, *others = second.platform.finished_records(request)
+        assert others == [first]
+        assert '"state":"finished"' in stores.leader("GET", f"octavo:request:{request}")
+
+
+def test_uninstalled_they_leave_nothing_but_resources_unless_told_to_take_them(
+    platform: Platform, service: Service, second: Service, stores: Stores, questions: Questions
+) -> None:
+    assert second.platform.uninstall(SECRET, *OBJECTS) == []
     assert second.kubectl.list("ois", namespace=second.namespace) == []
     (answer,) = platform.ask_all(questions.asked[:1])
     assert answer.content == questions.expected[0], "the other release does not care"

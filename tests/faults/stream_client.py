@@ -41,6 +41,8 @@ class Answer:
     """Comments that kept a silent stream alive."""
     whole: bool = False
     """Whether the body ended as HTTP wants it."""
+    broken: str = ""
+    """How the connection broke, in the client's words."""
     usage: Mapping[str, object] = field(default_factory=dict)
     begin: float = 0.0
     token_times: list[float] = field(default_factory=list)
@@ -110,8 +112,8 @@ async def ask(
                 if len(reads) == 1:
                     on_first(answer)
         answer.whole = True
-    except (aiohttp.ClientError, ConnectionError, TimeoutError):
-        pass
+    except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
+        answer.broken = repr(error)
     if not reads:
         on_first(answer)
     kind = answer.headers.get("Content-Type", "").partition(";")[0]

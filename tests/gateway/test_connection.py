@@ -25,6 +25,14 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async with serving() as (_, reader, writer):
+        yield reader, writer
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[
+    tuple[uvicorn.Server, asyncio.StreamReader, asyncio.StreamWriter]
+]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(app, http=Connection, lifespan="off", log_level="critical")
         server = uvicorn.Server(config)
@@ -33,7 +41,7 @@ async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.Strea
             await asyncio.sleep(0.005)
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         try:
-            yield reader, writer
+            yield server, reader, writer
         finally:
             writer.close()
             server.should_exit = True
@@ -118,3 +126,59 @@ def test_a_begun_request_does_not_cut_off_the_answer_before_it(
             assert await is_cut_off(reader)
 
     run(scenario, monkeypatch)
+
+
+async def shut_down(server: uvicorn.Server, writer: asyncio.StreamWriter) -> None:
+    """Begins a shutdown; returns when nobody listens any more."""
+    address = writer.get_extra_info("peername")
+    server.should_exit = True
+    while True:
+        try:
+            _, other = await asyncio.open_connection(*address)
+            other.close()
+        except ConnectionRefusedError:
+            return
+        except ConnectionResetError:
+            pass  # in the moment itself
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("before", ["nothing", "an answer", "half an answer", "half a head"])
+def test_a_client_that_asks_while_the_server_shuts_down_is_answered(
+    before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        asked = request()
+        async with serving() as (server, reader, writer):
+            if before == "an answer":
+                writer.write(request())
+                await reader.readuntil(b"0\r\n\r\n")
+            elif before == "half an answer":
+                writer.write(request("/slow"))
+                await reader.readuntil(b"part")
+            elif before == "half a head":
+                writer.write(asked[:9])
+                asked = asked[9:]
+            await shut_down(server, writer)
+            if before == "half an answer":
+                await reader.readuntil(b"0\r\n\r\n")
+            writer.write(asked)
+            assert (await reader.readuntil(b"0\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+
+    monkeypatch.setattr(module, "LAST_REQUEST_S", 60)
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+@pytest.mark.parametrize("silence_s", [0.0, 0.2])
+def test_a_client_that_is_silent_holds_up_no_shutdown(
+    silence_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with serving() as (server, reader, writer):
+            writer.write(request())
+            await reader.readuntil(b"0\r\n\r\n")
+            await shut_down(server, writer)
+            assert await is_cut_off(reader)
+
+    monkeypatch.setattr(module, "LAST_REQUEST_S", silence_s)
+    asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -170,6 +170,37 @@ def test_one_that_leaves_serves_each_client_once_more() -> None:
     asyncio.run(scenario())
 
 
+def test_a_client_whose_stream_began_before_the_end_was_near_is_served_once_more() -> None:
+    """It was not told that its connection ends, and asks again the moment its stream is over."""
+
+    async def scenario() -> None:
+        engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=80)).start()
+        async with serving(engine, flags=("--leave-s", "0.1")) as (process, client):
+            await ready(client)
+            streaming = asyncio.create_task(stream_to_end(client))
+            while not engine.requests:
+                await asyncio.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            async with httpx.AsyncClient(base_url=client.base_url) as stranger:
+                while not await is_refused(stranger):
+                    await asyncio.sleep(0.01)
+            assert (await streaming).endswith("data: [DONE]\n\n")
+            last = await client.post("/v1/chat/completions", json=chat())
+            assert (last.status_code, last.headers["connection"]) == (200, "close")
+            assert await asyncio.wait_for(process.wait(), 5) == 0
+
+    asyncio.run(scenario())
+
+
+async def is_refused(client: httpx.AsyncClient) -> bool:
+    """Tells whether nobody listens any more."""
+    try:
+        await client.get("/healthz")
+    except httpx.ConnectError:
+        return True
+    return False
+
+
 def test_what_outlasts_the_drain_ends_with_an_error_and_never_cleanly() -> None:
     async def scenario() -> None:
         engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=4000)).start()

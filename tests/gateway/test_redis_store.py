@@ -1,10 +1,14 @@
 import asyncio
+import ssl
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 from tests.bounds import EVENTUALLY_S
+from tests.cluster.certificates import self_signed
 from tests.gateway.valkey import Valkey
 
 from octavo.gateway.redis_store import FIRST_REST_S, LAST_REST_S, Breaker, RedisStore
@@ -146,6 +150,67 @@ def test_a_full_server_counts_as_away(tmp_path: Path) -> None:
 
     try:
         asyncio.run(scenario())
+    finally:
+        server.stop()
+
+
+@asynccontextmanager
+async def tls_before(valkey: Valkey, certificate: Path, key: Path) -> AsyncIterator[int]:
+    """Ends TLS before a server, whose program has none of its own; gives the port."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to, back = await asyncio.open_connection("127.0.0.1", valkey.port)
+        await asyncio.gather(pass_on(reader, back), pass_on(to, writer))
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def test_a_server_behind_tls_is_used_with_its_password_and_certificate_only(tmp_path: Path) -> None:
+    """As the chart's `externalRedis` has it: `rediss://`, passwordSecret and caSecret."""
+    authority, key = self_signed(tmp_path, "redis", hosts=("IP:127.0.0.1", "DNS:redis"))
+    other, other_key = self_signed(tmp_path, "other", hosts=("DNS:elsewhere",))
+    server = Valkey(tmp_path)
+
+    async def uses(url: str) -> bool:
+        store = RedisStore(url)
+        try:
+            await store.put_many([Item("a", b"one", 50)])
+            return await store.get("a") == b"one"
+        except StoreUnavailableError:
+            return False
+        finally:
+            await store.close()
+
+    async def scenario() -> None:
+        await command(server, "CONFIG", "SET", "requirepass", "swordfish")
+        async with tls_before(server, authority, key) as port:
+            at = f"127.0.0.1:{port}/0"
+            async with asyncio.timeout(EVENTUALLY_S):  # a busy machine may miss its deadline
+                while not await uses(f"rediss://:swordfish@{at}?ssl_ca_certs={authority}"):
+                    pass
+            assert not await uses(f"rediss://:another@{at}?ssl_ca_certs={authority}")
+            assert not await uses(f"rediss://{at}?ssl_ca_certs={authority}")
+            assert not await uses(f"rediss://:swordfish@{at}?ssl_ca_certs={other}")
+            assert not await uses(f"rediss://:swordfish@{at}"), "the machine does not know it"
+            assert not await uses(f"redis://:swordfish@{at}")
+        async with tls_before(server, other, other_key) as port:
+            at = f"127.0.0.1:{port}/0"
+            # Its certificate is trusted, and is somebody else's.
+            assert not await uses(f"rediss://:swordfish@{at}?ssl_ca_certs={other}")
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(scenario())
     finally:
         server.stop()
 

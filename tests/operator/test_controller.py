@@ -396,8 +396,26 @@ def test_the_start_waits_for_a_namespace_that_may_be_listed(namespaces: tuple[st
         starting = asyncio.create_task(world.controller.start())
         await world.until(lambda: len(world.cluster.calls) > 2 * len(namespaces))
         assert not starting.done()
+        assert world.controller.scopes.states() == {(name,): False for name in namespaces}
         world.cluster.faults.clear()
         await starting
+        assert world.controller.scopes.states() == {(name,): True for name in namespaces}
+
+    run(case, namespaces=namespaces)
+
+
+@pytest.mark.parametrize("namespaces", [(TEAM,), (TEAM, "gone")])
+def test_rights_that_are_lost_everywhere_are_told_and_nothing_is_forgotten(
+    namespaces: tuple[str, ...],
+) -> None:
+    async def case(world: World) -> None:
+        world.apply()
+        await world.settle()
+        refuse(world, TEAM, "gone")
+        with pytest.raises(RefusedError):
+            await world.controller.sync()
+        assert world.controller.scopes.states() == {(name,): False for name in namespaces}
+        assert tuple(world.controller.mirror.services) == (LLAMA,)
 
     run(case, namespaces=namespaces)
 

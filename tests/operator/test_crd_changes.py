@@ -6,12 +6,13 @@ import copy
 import json
 import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.charts.released_engines import KEPT
-from tests.charts.rendering import PREVIOUS
+from tests.charts.released_engines import kept
+from tests.charts.rendering import RELEASED, version_of
 from tests.cluster.kubectl import KubectlError
 from tests.cluster.kubernetes import Kubernetes
 from tests.operator.on_api_server import defined, ready, reason, resource
@@ -27,9 +28,9 @@ __all__ = ["defined"]
 HUB: dict[str, Any] = {"model": {"uri": "hf://org/llama"}}
 
 
-def schema_before() -> Manifest:
-    """Returns the schema of the version before."""
-    with tarfile.open(PREVIOUS) as chart:
+def schema_of(packaged: Path) -> Manifest:
+    """Returns the schema of a version before."""
+    with tarfile.open(packaged) as chart:
         file = chart.extractfile("octavo/templates/crd.yaml")
         assert file is not None
         lines = file.read().decode().splitlines()
@@ -109,17 +110,21 @@ def free(cluster: Kubernetes, namespace: str, name: str) -> None:
     cluster.kubectl("patch", "ois", name, "--type=merge", "-p", patch, namespace=namespace)
 
 
-BEFORE: list[Manifest] = json.loads(KEPT.read_text("utf-8"))
+BEFORE = [(chart, each["service"]) for chart in RELEASED for each in kept(chart)]
 
 
-@pytest.mark.parametrize("kept", BEFORE, ids=lambda kept: str(kept["service"]["metadata"]["name"]))
-def test_a_client_of_the_version_before_that_writes_what_it_read_changes_nothing(
-    defined: Kubernetes, namespace: str, kept: Manifest
+@pytest.mark.parametrize(
+    ("chart", "service"),
+    BEFORE,
+    ids=[f"{version_of(chart)}-{service['metadata']['name']}" for chart, service in BEFORE],
+)
+def test_a_client_of_a_version_before_that_writes_what_it_read_changes_nothing(
+    defined: Kubernetes, namespace: str, chart: Path, service: Manifest
 ) -> None:
-    name = kept["service"]["metadata"]["name"]
-    defined.kubectl.apply(resource(name, **kept["service"]["spec"]), namespace=namespace)
+    name = service["metadata"]["name"]
+    defined.kubectl.apply(resource(name, **service["spec"]), namespace=namespace)
     before = defined.kubectl.get("ois", name, namespace=namespace)
-    old = known(before, schema_before()) | {"metadata": before["metadata"]}
+    old = known(before, schema_of(chart)) | {"metadata": before["metadata"]}
     defined.kubectl("replace", "--filename=-", namespace=namespace, stdin=json.dumps(old))
     after = defined.kubectl.get("ois", name, namespace=namespace)
     assert after["spec"] == before["spec"]

@@ -19,6 +19,19 @@ def test_a_namespace_is_told_once_when_it_closes_and_once_when_it_is_back() -> N
     assert said == [("namespace_refused", "may not list pods"), ("namespace_is_back", "")]
 
 
+def test_where_all_are_refused_none_is_closed_and_each_is_said_to_be_refused() -> None:
+    scopes = Scopes(("red", "blue"))
+    assert scopes.states() == {}, "nothing is known before the first listing"
+    scopes.update({"blue": "may not list pods"})
+    scopes.changed.clear()
+    assert scopes.update({"red": "may not list pods", "blue": "may not list pods"}) == set()
+    assert scopes.states() == {("red",): False, ("blue",): False}
+    assert scopes.open == ("red",), "somebody has to be watched"
+    assert not scopes.changed.is_set()
+    assert scopes.update({}) == {"blue"}
+    assert scopes.states() == {("red",): True, ("blue",): True}
+
+
 def test_a_change_is_signalled_and_nothing_else_is() -> None:
     scopes = Scopes(("red", "blue"))
     scopes.update({})

@@ -295,9 +295,7 @@ class GatewayPlace:
 
     async def _stop(self, grace_s: float) -> None:
         """Does what the server's shutdown and `process.serve` do."""
-        if self.connections:
-            ending = asyncio.wait(self.connections.values())
-            await see_out(ending, self.once.abort, after_s=grace_s)
+        await see_out(self._until_idle(), self.once.abort, after_s=grace_s)
         for task in list(self.connections.values()):
             task.cancel()
         await asyncio.gather(*self.connections.values(), return_exceptions=True)
@@ -306,6 +304,11 @@ class GatewayPlace:
         await self.once.close(2.0)
         await self.records.flush(2.0)
         await self._store.close()
+
+    async def _until_idle(self) -> None:
+        """Waits for connections, those included that bring their last request meanwhile."""
+        while self.connections:
+            await asyncio.wait(self.connections.values())
 
     async def stop(self) -> None:
         """Ends all at the end of the run, cleanly if it runs."""

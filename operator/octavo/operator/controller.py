@@ -151,18 +151,19 @@ class Controller:
                 await self._list_all(scope, is_first=is_first)
             except RefusedError as error:
                 refused[scope] = error.message
+        self._judge({scope: reason for scope, reason in refused.items() if scope is not None})
         if len(refused) == len(self.scopes.all):
             raise RefusedError(next(iter(refused.values())))
-        self._judge({scope: reason for scope, reason in refused.items() if scope is not None})
         self.synced_at = self._now()
         self._add(self.mirror.services, spread_s=0 if is_first else self._config.resync_s * SPREAD)
         self._references.prune()
 
     def _judge(self, refused: Mapping[str, str]) -> None:
-        """Leaves the namespaces that were refused, and begins with those that no longer are."""
+        """Leaves the namespaces that are closed, and begins with those that no longer are."""
         opened = self.scopes.update(refused)
         for namespace in refused:
-            self.mirror.leave(namespace)
+            if not self.scopes.is_open(namespace):
+                self.mirror.leave(namespace)
         self._add((s for s in self.mirror.services if s.namespace in opened), spread_s=0)
 
     async def _list_all(self, scope: str | None, *, is_first: bool) -> None:

@@ -127,7 +127,7 @@ def _observe(parts: _Parts) -> None:
     if parts.config.namespaces:
         metrics.observe_by(
             "namespace_open",
-            "1 while the namespace may be listed; in others nothing is done.",
+            "1 while the namespace may be listed.",
             ("namespace",),
             controller.scopes.states,
         )

@@ -27,6 +27,7 @@ class Scopes:
         self.changed = asyncio.Event()
         """Set when one closes or opens; whoever goes by what is open clears it."""
         self._closed: set[str] = set()
+        self._may_list: dict[tuple[str, ...], float] = {}
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -40,9 +41,15 @@ class Scopes:
     def update(self, refused: Mapping[str, str]) -> set[str]:
         """Takes in which namespaces a listing was refused; returns those that are open again.
 
+        Where all are refused, that is all that changes: with none open nothing could be watched.
+
         Args:
-            refused: by namespace, what the API server said; not all that there are.
+            refused: by namespace, what the API server said.
         """
+        named = [scope for scope in self.all if scope is not None]
+        self._may_list = {(scope,): scope not in refused for scope in named}
+        if not any(self._may_list.values()):
+            return set()
         closed, opened = refused.keys() - self._closed, self._closed - refused.keys()
         for namespace in sorted(closed):
             log.warning("namespace_refused", namespace=namespace, reason=refused[namespace])
@@ -54,5 +61,5 @@ class Scopes:
         return opened
 
     def states(self) -> dict[tuple[str, ...], float]:
-        """Returns, by named namespace, whether it is open."""
-        return {(scope,): self.is_open(scope) for scope in self.all if scope is not None}
+        """Returns, by named namespace, whether the last listing was allowed; nothing before one."""
+        return self._may_list

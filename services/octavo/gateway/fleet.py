@@ -78,7 +78,7 @@ class Fleet:
 
     @property
     def draining(self) -> bool:
-        """Whether the gateway takes no new requests."""
+        """Whether the gateway takes no new requests but the last ones of its connections."""
         return self._draining
 
     @property
@@ -91,7 +91,7 @@ class Fleet:
         self._leaving = True
 
     def drain(self) -> None:
-        """Takes no new requests; running ones go on."""
+        """Has no request wait for an engine any more; running ones go on."""
         self._leaving = self._draining = True
         self._release()
 

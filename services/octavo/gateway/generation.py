@@ -176,8 +176,6 @@ class Generation:
 
     def _check(self) -> None:
         call, request, shared = self._call, self._request, self._shared
-        if shared.fleet.draining:
-            raise OctavoError(DRAINING, retry_after_ms=DEFAULT_RETRY_MS)
         validate_request(request, call.model.capacity)
         if request.ByteSize() > MAX_MESSAGE_BYTES:
             raise OctavoError(REQUEST_TOO_LARGE, limit=MAX_MESSAGE_BYTES)
