@@ -22,6 +22,7 @@ def test_installation_has_what_the_settings_say() -> None:
             "gateway_labels": "app=gateway,tier=",
             "monitoring_namespaces": "watch",
             "gateway_url": "http://gateway.octavo.svc/v1",
+            "gateway_identity": "spiffe://td/ns/a/sa/b",
         },
     ).value
     installation = config.installation()
@@ -29,6 +30,7 @@ def test_installation_has_what_the_settings_say() -> None:
     assert installation.gateway_namespace == "octavo"
     assert installation.gateway_labels == {"app": "gateway", "tier": ""}
     assert installation.monitoring_namespaces == ("watch",)
+    assert installation.gateway_identity == "spiffe://td/ns/a/sa/b"
     assert installation.url == "http://gateway.octavo.svc/v1"
     assert config.gateway_key() == Key("octavo", "gateway")
 
@@ -49,3 +51,10 @@ def test_a_service_without_namespace_stops_the_start(value: str) -> None:
 def test_labels_without_value_stop_the_start() -> None:
     with pytest.raises(OctavoError, match=r"gateway_labels.*KEY=VALUE"):
         OperatorConfig(gateway_labels=("app",)).installation()
+
+
+def test_a_gateway_without_a_name_stops_the_start() -> None:
+    with pytest.raises(
+        OctavoError, match=r"gateway_identity.*engines would take calls from nobody"
+    ):
+        OperatorConfig(gateway_identity="").installation()

@@ -32,6 +32,11 @@ class OperatorConfig:
     gateway_labels: tuple[str, ...] = setting(
         (), "KEY=VALUE labels of the gateways' pods, comma-separated: only they reach the engines."
     )
+    gateway_identity: str = setting(
+        "spiffe://cluster.local/ns/octavo/sa/octavo-gateway",
+        "Name, a URI or a DNS name, that the gateways' certificate bears: engines with "
+        "spec.engine.tls take calls from nobody else. Another one restarts these engines.",
+    )
     gateway_url: str = setting(
         "", "Where clients reach the gateways, for the status of the InferenceServices."
     )
@@ -99,12 +104,15 @@ class OperatorConfig:
             if not (key and equals):
                 raise _bad("gateway_labels", pair, "is not KEY=VALUE")
             labels[key] = value
+        if not self.gateway_identity:
+            raise _bad("gateway_identity", "", "engines would take calls from nobody")
         gateway = self.gateway_key()
         return Installation(
             engine_images={"cpu": self.engine_image_cpu, "cuda": self.engine_image_cuda},
             loader_image=self.loader_image,
             gateway_namespace=gateway.namespace if gateway else "",
             gateway_labels=labels,
+            gateway_identity=self.gateway_identity,
             monitoring_namespaces=self.monitoring_namespaces,
             network_policies=self.network_policies,
             url=self.gateway_url,

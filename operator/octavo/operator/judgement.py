@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from octavo.operator import failures, pods, routable, shared_volume
+from octavo.operator import certificate, failures, pods, routable, shared_volume
 from octavo.operator.conditions import (
     READY,
     ROLLOUT,
@@ -35,6 +35,7 @@ def judge(situation: Situation) -> list[Condition]:
         _scheduled(situation),
         rollout,
         _routable(situation),
+        *certificate.judge(situation.service, situation.observed, situation.now),
     ]
 
 

@@ -14,6 +14,9 @@
 - --max-held={{ $gateway.maxHeld }}
 - --leave-s=5
 - --drain-s={{ $gateway.drainSeconds }}
+{{- if $gateway.engineTLS.secretName }}
+- --engine-tls-dir=/etc/octavo/engine-tls
+{{- end }}
 {{- with $gateway.allowedHosts }}
 - {{ printf "--allowed-host=%s" (join "," .) | quote }}
 {{- end }}
