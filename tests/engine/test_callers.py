@@ -15,10 +15,13 @@ from grpc_reflection.v1alpha import reflection_pb2
 from structlog.testing import capture_logs
 from tests.certificates import GATEWAY, Authority, Certificate, MountedSecret
 
+from octavo.engine.config import EngineConfig
+from octavo.engine.process import serve
 from octavo.engine.server import EngineServer
 from octavo.engine.session import EngineShell
 from octavo.engine.spans import RequestSpans
 from octavo.runtime.tls_folder import TlsFolder
+from octavo.v1.errors import BAD_SETTING, OctavoError
 
 ENGINE = "IP:127.0.0.1"
 
@@ -148,3 +151,21 @@ def test_new_connections_meet_the_newest_certificate_and_its_authorities(
             await first.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"tls_dir": "x"}, "--tls-dir needs the name of whoever may call"),
+        ({"tls_client": "x"}, "there is no --tls-dir: nobody would be asked for the name"),
+        ({"tls_dir": "x", "tls_client": "x", "plaintext": True}, "--tls-dir excludes it"),
+        ({"tls_dir": "/nowhere", "tls_client": "x"}, "tls.crt: No such file or directory"),
+    ],
+)
+def test_settings_that_would_let_nobody_or_everybody_in_stop_the_start(
+    settings: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(OctavoError) as caught:
+        serve(EngineConfig(listen="127.0.0.1:0", metrics_listen="", **settings), {})
+    assert caught.value.kind is BAD_SETTING
+    assert caught.value.message.endswith(f"(engine): {reason}")
