@@ -10,11 +10,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 _NODE = "pytest.mark.e2e"
+_REFERENCE = "import Reference"
 _CLUSTER = re.compile(r"\b\w+: (Kubernetes|ControlPlane)\b")
 
 
 class FilesAndClusters(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Keeps a file together, and all files that use one of the session's clusters.
+    """Keeps a file together, and all files that use one of the session's clusters or models.
 
     xdist's own groups do nothing with pytest 9.2, which made the ids of tests read-only.
     """
@@ -25,8 +26,10 @@ class FilesAndClusters(LoadScopeScheduling):  # type: ignore[misc]  # xdist has 
 
 @functools.cache
 def scope(file: str) -> str:
-    """Returns what a file's tests belong to, by its text: a wrong guess costs a second cluster."""
+    """Returns what a file's tests belong to, by its text: a wrong guess costs a second one."""
     text = (ROOT / file).read_text("utf-8")
     if _NODE in text:
         return "node"
+    if _REFERENCE in text:
+        return "reference"
     return "cluster" if _CLUSTER.search(text) else file

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 from tests.charts.account import Rights, rights
 from tests.charts.matrix import MATRIX
-from tests.charts.rendering import Manifest, Values, only, render
+from tests.charts.rendering import CHART, Manifest, Values, only, render
 
 from octavo.operator import kinds
 from octavo.operator.kinds import Kind
@@ -17,7 +18,9 @@ USED: Rights = {
     **{(k.group, k.plural): READ | {"create", "patch"} for k in kinds.CHILD_KINDS},
     **{(k.group, k.plural): READ | {"create", "patch", "delete"} for k in kinds.PASSING_KINDS},
     # It may be missing, so it is listed and not watched.
-    (kinds.POD_MONITOR.group, kinds.POD_MONITOR.plural): {"get", "list", "create", "patch"},
+    (kinds.POD_MONITOR.group, kinds.POD_MONITOR.plural): (
+        {"get", "list", "create", "patch", "delete"}
+    ),
     **{(k.group, k.plural): READ for k in (kinds.INFERENCE_SERVICE, kinds.POD)},
     (kinds.DEPLOYMENT.group, "deployments/scale"): {"patch"},
     (kinds.INFERENCE_SERVICE.group, "inferenceservices/status"): {"patch"},
@@ -137,6 +140,32 @@ def test_what_is_not_listed_is_denied() -> None:
         assert wanted == name
         for rule in [*spec.get("ingress", []), *spec.get("egress", [])]:
             assert ports(rule), "a rule without ports opens them all"
+
+
+def shapes(values: Values) -> set[tuple[str, str, frozenset[str]]]:
+    """Returns by which parts the rules of each policy are bounded."""
+    return {
+        (name, way, frozenset(part for part in rule if rule[part]))
+        for name, spec in policies(values).items()
+        for way in ("ingress", "egress")
+        for rule in spec.get(way, [])
+    }
+
+
+def test_no_empty_list_opens_what_a_full_one_does_not() -> None:
+    full: Values = {
+        "apiServerPorts": [443],
+        "dnsPorts": [53],
+        "monitoringNamespaces": ["monitoring"],
+        "apiFrom": [{"podSelector": {}}],
+        "gatewayEgress": [{"ports": [{"port": 4317}]}],
+    }
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))["networkPolicy"]
+    assert full.keys() == {name for name, value in defaults.items() if isinstance(value, list)}
+    more = {"cleanup": {"enabled": True}}
+    empty = shapes(more | {"networkPolicy": {key: [] for key in full}})
+    opened = empty - shapes(more | {"networkPolicy": full})
+    assert opened == {("gateway", "ingress", frozenset({"ports"}))}, "apiFrom: empty is everyone"
 
 
 def test_only_the_gateway_reaches_valkey() -> None:

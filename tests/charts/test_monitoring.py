@@ -18,7 +18,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.charts.matrix import MATRIX
-from tests.charts.rendering import MONITORING, ROOT, only, render
+from tests.charts.rendering import MONITORING, ROOT, only, pod_of, render
 from tests.ports import lasting_port
 from tools import alerts, dashboards
 from tools.dashboard import Dashboard
@@ -263,6 +263,23 @@ def test_dashboards_are_where_the_sidecar_looks() -> None:
         assert found["metadata"]["annotations"] == {"grafana_folder": "octavo"}
         (content,) = found["data"].values()
         assert json.loads(content) == board.as_json()
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, ["--pod-monitor-interval=15s"]),
+        ({"enabled": True}, ["--pod-monitor-interval=15s"]),
+        (
+            {"labels": {"release": "prometheus", "team": "a"}, "interval": "1m"},
+            ["--pod-monitor-interval=1m", "--pod-monitor-labels=release=prometheus,team=a"],
+        ),
+        ({"enabled": False, "labels": {"release": "x"}}, ["--no-pod-monitors"]),
+    ],
+)
+def test_engines_are_watched_as_the_rest_is(settings: dict[str, object], wanted: list[str]) -> None:
+    args = pod_of(render({"monitoring": {"podMonitors": settings}}), "operator").args
+    assert [argument for argument in args if "pod-monitor" in argument] == wanted
 
 
 def test_monitors_look_at_ports_that_pods_have() -> None:

@@ -128,6 +128,9 @@ def lead_a_life(control_plane: ControlPlane, namespace: str, proxy: ApiProxy) ->
         assert operator.terminate() == 0
         # The Lease that the chart brought is lost, and there are gateways to look for.
         kubectl("delete", "lease", "octavo-operator", "--ignore-not-found", namespace=namespace)
-    gateway = f"--gateway-service={namespace}/gateway"
-    with OperatorProcess(control_plane, namespace, *flags, gateway, server=proxy.url) as operator:
+    # Monitors that are turned off go.
+    more = (*flags, f"--gateway-service={namespace}/gateway", "--no-pod-monitors")
+    with OperatorProcess(control_plane, namespace, *more, server=proxy.url) as operator:
+        monitor = "podmonitor", "configured-engine"
+        kubectl.until_gone(*monitor, namespace=namespace, timeout_s=90)
         assert operator.terminate() == 0

@@ -164,6 +164,10 @@ def test_gateway_takes_its_arguments() -> None:
     assert config.discover == "kubernetes"
     named = gateway_config({"gateway": {"allowedHosts": ["llm.example", "llm"]}})
     assert named.allowed_host == ("llm.example", "llm")
+    assert named.bare_names == ("*",)
+    for names in ([], ["red", "blue"]):
+        given = gateway_config({"gateway": {"bareNames": names}})
+        assert given.bare_names == tuple(names)
     assert config.log_json
     assert gateway_config(MATRIX["namespaces"]).namespaces == ("red", "blue")
     assert gateway_config(MATRIX["open gateway"]).cors_origin == ("https://chat.example",)

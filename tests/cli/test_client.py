@@ -92,6 +92,14 @@ def test_endpoint_that_is_away_is_named() -> None:
     assert raised.value.help == "start it with: octavo serve"
 
 
+def test_endpoint_that_is_away_is_named_without_its_password() -> None:
+    url = "http://me:geheim@127.0.0.1:1"
+    with closing(ChatClient(url)) as client, pytest.raises(OctavoError) as raised:
+        client.first_model()
+    assert "http://127.0.0.1:1" in raised.value.message
+    assert "geheim" not in raised.value.message
+
+
 @given(st.lists(st.text(alphabet=st.characters(exclude_characters="\n\r"), min_size=1)))
 def test_events_survive_comments_and_other_fields(data: list[str]) -> None:
     lines: list[str] = []

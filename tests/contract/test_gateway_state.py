@@ -13,7 +13,7 @@ from octavo.gateway.discovery import Endpoint, Service
 from octavo.gateway.replica import stage_word
 from octavo.gateway.report import report
 from octavo.operator.gateway_reports import read_report
-from octavo.operator.observed import EngineSeen, ServiceLoad, State
+from octavo.operator.observed import EngineSeen, Naming, ServiceLoad, State
 from octavo.v1 import engine_pb2
 
 FOR_PEOPLE = ("arrivals_per_s",)
@@ -38,12 +38,26 @@ def test_every_field_arrives() -> None:
         assert found.gateway == "g"
         assert found.engines == (EngineSeen(**raw["engines"][0]),)
         load = {k: v for k, v in raw["services"][0].items() if k not in FOR_PEOPLE}
+        load["naming"] = Naming(**load["naming"])
         assert found.services == (ServiceLoad(**load),)
         assert found.engines[0].routable
 
     async def within() -> None:
         async with clustered(proves=True) as (gateway, cluster):
             await scenario(gateway, cluster)
+
+    asyncio.run(within())
+
+
+def test_who_has_a_name_arrives() -> None:
+    async def within() -> None:
+        async with clustered(proves=True) as (gateway, cluster):
+            old = Service(id="a/s", names=("tiny",))
+            cluster.tell(services=(old, Service(id="b/s", names=("tiny",), created_unix_s=1)))
+            await until(lambda: gateway.fleet.readiness().ready)
+            first, second = read_report(told(gateway)[0]).services
+            assert first.naming == Naming(names=("tiny",), heirs=(("tiny", "b/s"),))
+            assert second.naming == Naming(names=("b/tiny",), lost=(("tiny", "a/s"),))
 
     asyncio.run(within())
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
+from tests.bounds import EVENTUALLY_S
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -43,7 +44,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
                     self.spans[names["service.name"]] = span
         return trace_service_pb2.ExportTraceServiceResponse()
 
-    def both(self, timeout_s: float = 20.0) -> Mapping[str, trace_pb2.Span]:
+    def both(self, timeout_s: float = EVENTUALLY_S) -> Mapping[str, trace_pb2.Span]:
         """Returns the spans when gateway and engine have told theirs, or the time is over."""
         deadline = time.monotonic() + timeout_s
         while len(self.spans) < 2 and time.monotonic() < deadline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -126,12 +127,17 @@ class _Load:
         )
 
     async def _client(self, session: aiohttp.ClientSession, url: str, number: int) -> None:
+        """Asks and reads, each as long as the answer took, so that the node can do other work."""
         is_last = False
         while not is_last:
             is_last = self._stop.is_set()
             which = number % len(self._asked)
+            began = time.monotonic()
             answer = await ask(
                 session, url, self._asked[which], on_first=lambda _: self._begun.release()
             )
             self.answers.append((which, answer))
             number += self._clients
+            ended = time.monotonic()
+            while not self._stop.is_set() and time.monotonic() < 2 * ended - began:
+                await asyncio.sleep(0.1)

@@ -13,7 +13,7 @@ import torch
 from tests.engine import smollm2
 from tests.engine.harness import Engine, generate
 from tests.engine.random_checkpoint import RandomCheckpoint, random_checkpoint
-from tests.engine.transformers_reference import Reference
+from tests.engine.transformers_reference import Reference, reference_model
 from tests.fakes import BLOCK, BYTE_VOCAB
 
 from octavo.engine.core import EngineCore
@@ -81,7 +81,7 @@ def theirs(
 
 @pytest.fixture(scope="module")
 def reference() -> Reference:
-    return Reference()
+    return reference_model()
 
 
 PROMPTS = [
@@ -93,7 +93,7 @@ PROMPTS = [
 @pytest.mark.parametrize(
     ("text", "width", "length", "penalty", "early"),
     [
-        *((1, 4, 8, penalty, early) for penalty in (0.0, 1.0, 2.0) for early in EARLY),
+        *((1, 4, 8, penalty, early) for penalty, early in zip((0.0, 1.0, 2.0), EARLY, strict=True)),
         *((0, 2, 6, penalty, early) for penalty, early in zip((2.0, 1.0, 0.0), EARLY, strict=True)),
     ],
 )

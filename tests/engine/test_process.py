@@ -17,6 +17,7 @@ from typing import IO, Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.bounds import EVENTUALLY_S
 from tests.engine.harness import generate
 from tests.engine.tiny_model import write_tiny_model
 from tests.ports import lasting_port
@@ -119,7 +120,7 @@ async def not_serving(engine: EngineProcess) -> bool:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(EVENTUALLY_S):
         while not await condition():
             await asyncio.sleep(0.02)
 

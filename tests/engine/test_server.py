@@ -13,6 +13,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.bounds import EVENTUALLY_S
 from tests.engine.harness import Engine, generate
 from tests.fakes import FakeRunner, byte_tokenizer_json, expected_output
 
@@ -83,7 +84,7 @@ async def served(engine: Engine) -> AsyncIterator[Served]:
 
 def run(test: Callable[[Served], Awaitable[None]], engine: Engine | None = None) -> None:
     async def main() -> None:
-        async with served(engine or Engine()) as serving, asyncio.timeout(20):
+        async with served(engine or Engine()) as serving, asyncio.timeout(EVENTUALLY_S):
             await test(serving)
 
     asyncio.run(main())

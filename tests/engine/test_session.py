@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.engine.harness import Engine, InlineShell, generate
 from tests.fakes import expected_output
 
@@ -75,7 +76,7 @@ class Gateway:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(EVENTUALLY_S):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.bounds import EVENTUALLY_S
 
 from octavo.engine.state_feed import SNAPSHOT_BLOCKS, StateFeed
 from octavo.engine.stepper import Bundle
@@ -37,7 +38,7 @@ def apply(held: set[bytes], update: engine_pb2.StateUpdate) -> None:
 
 
 async def take(updates: AsyncIterator[engine_pb2.StateUpdate], held: set[bytes]) -> int:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(EVENTUALLY_S):
         update = await anext(updates)
     apply(held, update)
     return update.seq

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,15 @@ class Reference:
         self._load({name: change(tensor) for name, tensor in self.tensors.items()})
 
     @torch.inference_mode()
+    def likeliest(self, prompt: list[int], output: list[int]) -> list[int]:
+        """Greedy tokens, each after the prompt and all of `output` before its place.
+
+        They equal `output` if and only if `generate` would give it, at a tenth of the time.
+        """
+        ids: list[int] = self.logprobs(prompt, output).argmax(-1).tolist()
+        return ids
+
+    @torch.inference_mode()
     def generate(self, prompt: list[int], length: int) -> list[int]:
         """Greedy tokens, the end token allowed to pass as any other."""
         made = self.model.generate(
@@ -57,3 +67,9 @@ class Reference:
         missing, unexpected = self.model.load_state_dict(tensors, strict=False)
         assert not unexpected
         assert missing == ["lm_head.weight"]  # tied to the embedding
+
+
+@functools.cache
+def reference_model() -> Reference:
+    """Returns the only one of a process: to make one takes 20 s of a core."""
+    return Reference()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import psutil
+from tests.bounds import EVENTUALLY_S
 
 ROOT = Path(__file__).parents[2]
 _LAUNCHER = ROOT / "services" / "octavo" / "cli" / "child.py"
@@ -94,7 +95,7 @@ class ChildProcess:
             self._process.kill()
             self._process.wait()
 
-    async def ended(self, timeout_s: float = 30.0) -> int:
+    async def ended(self, timeout_s: float = EVENTUALLY_S) -> int:
         """Waits for its end and returns the status; negative: the signal."""
         assert self._process is not None
         async with asyncio.timeout(timeout_s):

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.faults.deployment import Deployment, Engine
 from tests.faults.disturbed_run import disturbed, undisturbed
 from tests.faults.figures import milliseconds, record
@@ -98,7 +99,7 @@ def test_tampered_events_change_no_answer_and_leave_no_trace(model: Path, tmp_pa
                     await asyncio.sleep(0.06)  # a message of the state stream for each
                 assert proxy.num_state_streams > before or tamper is cut_snapshots
                 proxy.on_state = unchanged
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(EVENTUALLY_S):
                     while not await index_is_true(d, asked[:3]):
                         pass
 
@@ -116,7 +117,7 @@ def test_a_silent_state_stream_costs_routing_only(model: Path, tmp_path: Path) -
                 assert [(await d.ask(one)).content for one in asked] == expected
                 await asyncio.sleep(0.5)
             proxy.on_state = unchanged
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(EVENTUALLY_S):
                 while not await index_is_true(d, asked[:3]):
                     pass
 

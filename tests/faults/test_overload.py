@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.faults import cgroup
 from tests.faults.deployment import Deployment
 from tests.faults.disturbed_run import disturbed, undisturbed
@@ -86,7 +87,7 @@ def test_memory_runs_short_in_order(model: Path, tmp_path: Path) -> None:
                 assert d.gateway.alive
                 for writer in writers:
                     writer.transport.abort()
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(EVENTUALLY_S):
                     while not (await d.ask(bodies(1, 2)[0] | {"priority": 1})).ok:
                         await asyncio.sleep(0.2)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio as redis
+from tests.bounds import EVENTUALLY_S
 from tests.faults.deployment import Deployment
 from tests.faults.figures import record
 from tests.faults.proxy import Proxy
@@ -53,7 +54,7 @@ class World:
         await until(is_final)
         return name
 
-    async def store_away(self, expected: bool, timeout_s: float = 10.0) -> None:
+    async def store_away(self, expected: bool, timeout_s: float = EVENTUALLY_S) -> None:
         """Waits until the gateway takes the store for away, or for back."""
 
         async def seen() -> bool:
@@ -69,7 +70,7 @@ async def text_of(admin: redis.Redis, name: str) -> str:
     return value.decode() if isinstance(value, bytes) else ""
 
 
-async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = EVENTUALLY_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not await condition():
             await asyncio.sleep(0.02)

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.faults import netns
 from tests.faults.bare_engine import BareEngine, bare_engine_process, block_loop
 from tests.faults.deployment import Deployment, Engine
@@ -90,7 +91,7 @@ def test_a_black_hole_is_seen_within_seconds(drop: Callable[[], None]) -> None:
 
 async def until_heard(link: GrpcLink) -> None:
     """Reconnects: the channel must find the way again by itself."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(EVENTUALLY_S):
         while True:
             stream = link.open_state()
             try:
@@ -153,7 +154,7 @@ def test_a_goaway_leaves_open_streams_alone() -> None:
             [connection] = proxy.connections
             await connection.pipes[Way.TO_CLIENT].write(goaway())
             tokens = 0
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(EVENTUALLY_S):
                 while tokens < 20:
                     update = engine_pb2.SessionUpdate.FromString(await session.recv() or b"")
                     tokens += sum(len(d.token_ids) for d in update.deltas)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from prometheus_client import CollectorRegistry
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.fake_engine import FakeEngine
 
 from octavo.gateway.demand import Demand
@@ -80,7 +81,7 @@ def prompt(text: str, **fields: object) -> engine_pb2.GenerateRequest:
     return engine_pb2.GenerateRequest(token_ids=ids, **fields)  # type: ignore[arg-type]
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = EVENTUALLY_S) -> None:
     """Waits until a condition holds; raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
         while not condition():

@@ -14,6 +14,7 @@ from collections.abc import Awaitable
 import httpx
 import psutil
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.harness import until
 from tests.gateway.script import Script
@@ -99,7 +100,7 @@ opened: list[Connection] = []
 
 def run(scenario: Awaitable[None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(EVENTUALLY_S):
             await scenario
 
     try:
@@ -120,7 +121,7 @@ async def metric(client: httpx.AsyncClient, name: str) -> float:
 
 
 async def drained(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(EVENTUALLY_S):
         while await metric(client, "requests_in_flight") or await metric(client, "body_bytes"):
             await asyncio.sleep(0.02)
 
@@ -196,7 +197,7 @@ def test_those_who_hardly_read_cost_bounded_memory_and_then_lose_their_streams(r
             slow = [Connection(client) for _ in range(4)]
             for connection in slow:
                 await connection.send(request_bytes(client, stream=True, max_tokens=4000))
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(EVENTUALLY_S):
                 while len(engine.cancelled) < len(slow):
                     peak = max(peak, rss(process))
                     for connection in slow if reads else []:
@@ -241,7 +242,7 @@ def test_when_memory_ends_slow_readers_go_and_streams_that_are_read_go_on() -> N
                 await asyncio.sleep(0.02)
             assert refused
             assert await asyncio.gather(*reading) == [undisturbed] * 5
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(EVENTUALLY_S):
                 while await metric(client, "overload_level"):
                     await asyncio.sleep(0.05)
             assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200

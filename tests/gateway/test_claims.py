@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.test_redis_store import command
 from tests.gateway.valkey import Valkey
 
@@ -42,7 +43,7 @@ class Gateway:
 
     async def acquire(self, key: str, *, fingerprint: str = PRINT) -> Claim:
         wanted = self.wanted(key, fingerprint=fingerprint)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(EVENTUALLY_S):
             return await self.claims.acquire(wanted, on_wait=self.waited.append)
 
     def outcome(self, name: str) -> float:
@@ -189,7 +190,7 @@ def test_a_claim_that_the_store_has_lost_is_put_back(valkey: Valkey) -> None:
             async with kept(a, claim):
                 valkey.stop()
                 valkey.start()
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(EVENTUALLY_S):
                     while True:
                         with suppress(Exception):
                             if await a.store.get(claim.entry.name):

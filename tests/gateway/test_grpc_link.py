@@ -2,6 +2,7 @@ import asyncio
 import signal
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.harness import engine_process
 
@@ -38,7 +39,7 @@ def test_streams_carry_the_bytes_of_the_contract() -> None:
 def test_nobody_listening_is_a_lost_link_at_once() -> None:
     async def scenario() -> None:
         link = GrpcLink("127.0.0.1:9")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(EVENTUALLY_S):
             with pytest.raises(LinkLostError, match="UNAVAILABLE"):
                 await link.open_state().recv()
             with pytest.raises(LinkLostError):

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.charts.account import Account, rights
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubernetes import Kubernetes
@@ -54,7 +55,7 @@ class Gateway:
         [service] = (await self.state())["services"]
         return dict(service)
 
-    async def routable(self, *uids: str, within_s: float = 15.0) -> None:
+    async def routable(self, *uids: str, within_s: float = EVENTUALLY_S) -> None:
         """Waits until requests go to these pods and to no others."""
         async with asyncio.timeout(within_s):
             while True:
@@ -63,7 +64,7 @@ class Gateway:
                     return
                 await asyncio.sleep(0.05)
 
-    async def models(self, *names: str, within_s: float = 15.0) -> None:
+    async def models(self, *names: str, within_s: float = EVENTUALLY_S) -> None:
         """Waits until these are listed."""
         async with asyncio.timeout(within_s):
             while True:
@@ -101,7 +102,7 @@ async def gateway(
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as watcher,
     ):
         made = Gateway(client=client, watcher=watcher, kubectl=cluster.kubectl, namespace=namespace)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(EVENTUALLY_S):
             while (await watcher.get("/readyz")).status_code != 200:
                 await asyncio.sleep(0.05)
         yield made
@@ -139,7 +140,7 @@ def test_a_service_without_an_engine_holds_its_requests_until_one_is_there(
             whole = asyncio.create_task(
                 made.client.post("/v1/chat/completions", json=chat(model=f"{namespace}/one"))
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(EVENTUALLY_S):
                 while (await made.service())["held"] != 2:
                     await asyncio.sleep(0.05)
             assert (await made.service())["wanted_age_s"] < 10
@@ -200,7 +201,7 @@ def test_a_pod_that_is_replaced_at_its_address_or_terminates_cuts_nothing(
             assert (await made.client.post("/v1/chat/completions", json=chat())).status_code == 200
             await made.run("delete", f"endpointslice/one-{one._port}")
             assert (await streaming).endswith("data: [DONE]\n\n")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(EVENTUALLY_S):
                 while len((await made.state())["engines"]) != 1:
                     await asyncio.sleep(0.05)
             await two.restart()
@@ -234,8 +235,8 @@ def test_serving_needs_no_api_server(control_plane: ControlPlane, namespace: str
                 # It dies with the thread that starts it; meanwhile the engines are silent.
                 control_plane.restart("kube-apiserver")
             await made.apply(endpoint_slice("one", two._port, uid="u2"))
-            await made.routable("u1", "u2", within_s=30)
-            async with asyncio.timeout(20):
+            await made.routable("u1", "u2")
+            async with asyncio.timeout(EVENTUALLY_S):
                 while "discovery_away 0.0" not in (await made.watcher.get("/metrics")).text:
                     await asyncio.sleep(0.1)
 
@@ -266,7 +267,7 @@ def test_a_namespace_that_is_deleted_holds_up_no_other(
             await made.models("tiny")
             await asyncio.to_thread(cluster.delete_namespace, other)
             await made.apply(inference_service("one"), endpoint_slice("one", one._port, uid="u1"))
-            await made.routable("u1", within_s=60)
+            await made.routable("u1")
             await made.models("tiny")
             answer = await made.client.post("/v1/chat/completions", json=chat())
             assert answer.headers["x-octavo-route"].startswith(f"{namespace}/one-pod-u1;")
@@ -284,7 +285,7 @@ def test_a_namespace_that_was_deleted_before_the_start_holds_up_no_other(
             assert "octavo_gateway_namespaces_refused 1.0" in metrics
             assert "octavo_gateway_discovery_away 0.0" in metrics
             await made.apply(inference_service("one"), endpoint_slice("one", one._port, uid="u1"))
-            await made.routable("u1", within_s=60)
+            await made.routable("u1")
             # It is back, with what the chart brings.
             cluster.kubectl("create", "namespace", other)
             of_both.bring_roles(cluster)
@@ -292,7 +293,7 @@ def test_a_namespace_that_was_deleted_before_the_start_holds_up_no_other(
                 inference_service("far", model={"uri": "file:///m", "servedNames": ["far"]}),
                 namespace=other,
             )
-            await made.models("tiny", "far", within_s=60)
+            await made.models("tiny", "far")
 
     asyncio.run(scenario())
 
@@ -305,7 +306,7 @@ def test_a_service_that_is_deleted_lets_go_of_whom_it_holds(
             await made.apply(inference_service("one"))
             await made.models("tiny")
             asking = asyncio.create_task(made.client.post("/v1/chat/completions", json=chat()))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(EVENTUALLY_S):
                 while (await made.service())["held"] != 1:
                     await asyncio.sleep(0.05)
             await made.run("delete", "inferenceservice/one")
@@ -349,15 +350,15 @@ def test_the_last_engine_leaves_in_the_middle_of_an_answer_that_goes_on_at_the_n
                 await made.apply(
                     inference_service("one"), endpoint_slice("one", first.port, uid="u1")
                 )
-                await made.routable("u1", within_s=60)
+                await made.routable("u1")
                 expected = (await made.chat(body)).json()
                 asking = asyncio.create_task(made.chat(body))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(EVENTUALLY_S):
                     while (await made.service())["in_flight"] != 1:
                         await asyncio.sleep(0.01)
                 first.send(signal.SIGTERM)
-                await made.routable(within_s=10)
-                async with asyncio.timeout(10):
+                await made.routable()
+                async with asyncio.timeout(EVENTUALLY_S):
                     while (await made.service())["held"] != 1:
                         await asyncio.sleep(0.05)
                 await made.run("delete", f"endpointslice/one-{first.port}")

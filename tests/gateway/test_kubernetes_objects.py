@@ -131,6 +131,16 @@ def test_a_service_has_its_names_or_is_called_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("bare_names", "may_be_bare"), [(["*"], True), (["b", "a"], True), (["b"], False), ([], False)]
+)
+def test_namespaces_have_bare_names_as_the_settings_say(
+    bare_names: list[str], may_be_bare: bool
+) -> None:
+    [found] = discovered([], [service("s", {})], bare_names).services or ()
+    assert found.may_be_bare is may_be_bare
+
+
+@pytest.mark.parametrize(
     ("spec", "may_come"),
     [
         ({}, True),

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.api.scripted import Response, Script, Step, World, says, tokenizer
 from tests.gateway.harness import until
 
@@ -37,7 +38,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     tokenizer()  # takes seconds the first time, which must not count
 
     async def bounded() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(EVENTUALLY_S):
             await scenario()
 
     asyncio.run(bounded())

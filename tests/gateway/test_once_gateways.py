@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.gateway import harness
 from tests.gateway.api.scripted import Response, ask
 from tests.gateway.fake_engine import FakeEngine
@@ -96,7 +97,7 @@ async def two(
     async with AsyncExitStack() as stack:
         for store in stores:
             stack.push_async_callback(store.close)
-        await stack.enter_async_context(asyncio.timeout(20))
+        await stack.enter_async_context(asyncio.timeout(EVENTUALLY_S))
         first = await stack.enter_async_context(harness.gateway(engine, store=stores[0]))
         second = await stack.enter_async_context(harness.gateway(engine.address, store=stores[1]))
         served = Served(first, stores[0]), Served(second, stores[1])

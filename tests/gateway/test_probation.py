@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 
 from octavo.gateway import probation as module
 from octavo.gateway.probation import LONGEST_S, QUARANTINE_S, Probation, Quarantine, fingerprint
@@ -39,7 +40,7 @@ def test_who_waits_is_woken_when_somebody_leaves() -> None:
         waiting = asyncio.create_task(probation.changed(60.0))
         await asyncio.sleep(0)
         probation.leave("a", "r1")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(EVENTUALLY_S):
             await waiting
         await probation.changed(0.001)  # nobody leaves: it returns all the same
         two = [asyncio.create_task(probation.changed(0.05)) for _ in range(2)]

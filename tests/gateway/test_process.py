@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.script import Script
 from tests.ports import lasting_port
@@ -60,7 +61,7 @@ async def serving(
 
 
 async def answering(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(EVENTUALLY_S):
         while True:
             try:
                 await client.get("/healthz")
@@ -71,7 +72,7 @@ async def answering(client: httpx.AsyncClient) -> None:
 
 
 async def ready(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(EVENTUALLY_S):
         while (await client.get("/readyz")).status_code != 200:
             await asyncio.sleep(0.05)
 

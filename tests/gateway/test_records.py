@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.harness import gateway, prompt, until
 from tests.gateway.valkey import Valkey
@@ -130,7 +131,7 @@ def test_steady_traffic_does_not_keep_open_records_from_their_renewal(
             records.write(record(1))
             await until(lambda: store.state(record(1).id) == "accepted")
             store.values.clear()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(EVENTUALLY_S):
                 number = 2
                 while not store.state(record(1).id):
                     records.write(record(number, state="finished"))
@@ -291,7 +292,7 @@ def test_records_of_a_gateway_outlive_an_outage_of_valkey(tmp_path: Path) -> Non
             await until(lambda: store.breaker.is_open)
             server.start()
             raw = None
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(EVENTUALLY_S):
                 while raw is None:
                     await asyncio.sleep(0.05)
                     with contextlib.suppress(StoreUnavailableError):

@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.gateway.valkey import Valkey
 
 from octavo.gateway.redis_store import FIRST_REST_S, LAST_REST_S, Breaker, RedisStore
@@ -149,10 +150,23 @@ def test_a_full_server_counts_as_away(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_a_senseless_address_stops_the_start_without_showing_it() -> None:
-    with pytest.raises(OctavoError) as caught:
-        RedisStore("http://user:secret@host")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:secret@host",
+        "redis://:secret/x@host:6379/0",
+        "redis://:secret#x@host:6379/0",
+        "redis://:secret?x@host:6379/0",
+        "redis://:1?secret=x@host:6379/0",
+        "redis://[secret",
+        "secret",
+    ],
+)
+def test_a_senseless_address_stops_the_start_without_showing_it(url: str) -> None:
+    with pytest.raises(OctavoError, match="written as %XX") as caught:
+        RedisStore(url)
     assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 def test_breaker_rests_longer_after_each_failure_up_to_a_bound() -> None:
@@ -204,7 +218,7 @@ def test_a_taken_key_is_free_when_its_time_is_over(valkey: Valkey) -> None:
     async def scenario() -> None:
         store = RedisStore(valkey.url)
         assert await store.put_if_absent(Item("short", b"1", 1))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(EVENTUALLY_S):
             while not await store.put_if_absent(Item("short", b"2", 50)):
                 await asyncio.sleep(0.02)
         assert await store.get("short") == b"2"

@@ -26,13 +26,14 @@ def thing(name: str, **spec: Any) -> dict[str, Any]:
 class Reflection:
     """A reflector and what it says."""
 
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: ApiServer, *, token: str) -> None:
         self.num_changes = 0
+        headers = {"Authorization": f"Bearer {token}"}
         self.reflector = Reflector(
             PATH,
             InferenceService,
             selector="",
-            connect=lambda: httpx2.AsyncClient(base_url=server.url),
+            connect=lambda: httpx2.AsyncClient(base_url=server.url, headers=headers),
             uniform=min,
             on_change=self._count,
         )
@@ -45,11 +46,13 @@ class Reflection:
         return sorted(one.metadata.name for one in self.reflector.objects)
 
 
-def run(scenario: Callable[[ApiServer, Reflection], Coroutine[Any, Any, None]]) -> None:
+def run(
+    scenario: Callable[[ApiServer, Reflection], Coroutine[Any, Any, None]], *, token: str = "t"
+) -> None:
     async def within() -> None:
         async with api_server() as server:
             server.lists[PATH] = [thing("one")]
-            made = Reflection(server)
+            made = Reflection(server, token=token)
             task = asyncio.create_task(made.reflector.run())
             try:
                 await scenario(server, made)
@@ -147,6 +150,17 @@ def test_while_the_server_is_away_what_was_known_stays() -> None:
         assert told == ["api_server_fails", "api_server_is_back"], "an outage is one line"
 
     run(scenario)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_token_that_cannot_be_sent_is_not_logged() -> None:
+    async def scenario(_server: ApiServer, made: Reflection) -> None:
+        with capture_logs() as logs:
+            await until(lambda: made.reflector.is_away)
+        assert "a header of the request" in str(logs)
+        assert "geheim" not in str(logs)
+
+    run(scenario, token="geheim\n")
 
 
 @pytest.mark.usefixtures("quick")

@@ -124,6 +124,20 @@ def test_a_suspected_engine_is_told_as_such() -> None:
     run(scenario)
 
 
+def test_a_name_that_two_services_claim_is_told_of_both() -> None:
+    async def scenario(gw: Gateway, cluster: Cluster) -> None:
+        rival = Service(id="b/s", names=("tiny",), created_unix_s=1)
+        cluster.tell(services=(SERVICE, rival))
+        await until(lambda: gw.fleet.readiness().ready)
+        services: Any = report(gw.fleet, gateway="g")["services"]
+        assert [each["naming"] for each in services] == [
+            {"names": ("tiny",), "lost": (), "heirs": (("tiny", "b/s"),)},
+            {"names": ("b/tiny",), "lost": (("tiny", "a/s"),), "heirs": ()},
+        ]
+
+    run(scenario)
+
+
 def test_demand_is_told_for_each_service() -> None:
     async def scenario(gw: Gateway, cluster: Cluster) -> None:
         cluster.tell(services=(SERVICE,))
@@ -141,6 +155,7 @@ def test_demand_is_told_for_each_service() -> None:
                     "wanted_age_s": None,
                     "prompt_tokens": 0,
                     "cached_tokens": 0,
+                    "naming": {"names": ("tiny",), "lost": (), "heirs": ()},
                 }
             ],
         }

@@ -14,7 +14,13 @@ from tests.loader.s3_server import BUCKET, PREFIX, S3Server, environ, serving_s3
 from octavo.loader.bucket import Bucket
 from octavo.loader.model_uri import BucketModel
 from octavo.loader.source import Listing, RemoteFile, TransientError
-from octavo.v1.errors import MODEL_FORBIDDEN, MODEL_MISSING, ErrorKind, OctavoError
+from octavo.v1.errors import (
+    BAD_SETTING,
+    MODEL_FORBIDDEN,
+    MODEL_MISSING,
+    ErrorKind,
+    OctavoError,
+)
 
 FILES = repository()
 DATA = FILES[SHARDS[0]]
@@ -151,6 +157,39 @@ def test_what_may_be_over_soon_is_transient(server: S3Server, fault: Fault) -> N
         read(source, file)
     assert "\n" not in str(caught.value)
     assert "nobody checks it here" not in str(caught.value)
+
+
+def test_white_space_around_credentials_is_not_sent(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = environ(server) | {"AWS_SESSION_TOKEN": "session"}
+    found = {name: value if "URL" in name else f"{value}\n" for name, value in found.items()}
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    source = Bucket(BucketModel(bucket=BUCKET, prefix=PREFIX), "", check_etags=True, environ=found)
+    assert file_of(listed(source)).size == len(DATA)
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"])
+def test_credentials_that_cannot_be_sent_are_told_and_not_shown(
+    server: S3Server, name: str
+) -> None:
+    found = environ(server) | {name: "geheim\nx"}
+    with pytest.raises(OctavoError, match=name) as caught:
+        Bucket(BucketModel(bucket=BUCKET, prefix=PREFIX), "", check_etags=True, environ=found)
+    assert caught.value.kind is BAD_SETTING
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_password_in_the_endpoint_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"AWS_ENDPOINT_URL": "http://me:geheim@127.0.0.1:9", "AWS_REGION": "x"}
+    found |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    source = Bucket(BucketModel(bucket=BUCKET, prefix=PREFIX), "", check_etags=True, environ=found)
+    with pytest.raises(TransientError, match=r"127\.0\.0\.1") as caught:
+        listed(source)
+    assert "geheim" not in str(caught.value)
 
 
 def test_a_wrong_region_is_told_at_once(server: S3Server) -> None:

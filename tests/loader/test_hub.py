@@ -244,15 +244,46 @@ def test_a_renamed_repository_is_followed(server: HubServer) -> None:
     assert listed(server, name=FORMER) == listed(server)
 
 
-@pytest.mark.parametrize("endpoint", ["file:///etc", "hub.example.org", "http://", "ftp://x"])
-def test_an_endpoint_is_an_address(endpoint: str) -> None:
+def test_white_space_around_a_token_is_not_sent(server: HubServer) -> None:
+    assert listed(server, token=f" {TOKEN}\r\n").revision == COMMIT
+    assert {asked.authorization for asked in server.asked} == {f"Bearer {TOKEN}"}
+
+
+def test_a_token_that_cannot_be_sent_is_told_and_not_shown(server: HubServer) -> None:
+    with pytest.raises(OctavoError, match="HF_TOKEN") as caught:
+        listed(server, token=f"{TOKEN}\n{TOKEN}")
+    assert caught.value.kind is BAD_SETTING
+    assert TOKEN not in str(caught.value)
+    assert server.asked == []
+
+
+def refused_setting(environ: dict[str, str]) -> str:
     async def main() -> None:
-        async with connect(HubModel(repository="a/b"), "", {"HF_ENDPOINT": endpoint}):
+        async with connect(HubModel(repository="a/b"), "", environ):
             pass
 
     with pytest.raises(OctavoError) as caught:
         asyncio.run(main())
     assert caught.value.kind is BAD_SETTING
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["file:///etc", "hub.example.org", "http://", "ftp://x", "https://me:geheim@hub.example.org"],
+)
+def test_an_endpoint_is_an_address(endpoint: str) -> None:
+    assert "geheim" not in refused_setting({"HF_ENDPOINT": endpoint})
+
+
+@pytest.mark.parametrize("proxy", ["http://me:geheim/x@proxy:3128", "ftp://me:geheim@proxy"])
+def test_a_proxy_that_cannot_be_used_is_told_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    said = refused_setting({})
+    assert "HTTPS_PROXY" in said
+    assert "geheim" not in said
 
 
 CLIENT = """

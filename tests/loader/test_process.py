@@ -230,7 +230,11 @@ def test_secrets_are_in_no_output(hub: HubServer, tmp_path: Path) -> None:
         _, denied = run(tmp_path / "o", keys, model=s3_server.MODEL)
     assert "error[OCT-1212]" in refused
     assert "error[OCT-1212]" in denied
-    texts = [output, refused, denied, (tmp_path / "words").read_text()]
+    words = tmp_path / "more words"
+    broken = environ(hub) | {"HF_TOKEN": f"{TOKEN}\n{TOKEN}"}
+    status, unsent = run(tmp_path / "p", broken, "--termination-log", str(words))
+    assert status == 2
+    texts = [output, refused, denied, unsent, words.read_text(), (tmp_path / "words").read_text()]
     texts.append((tmp_path / "m" / manifest.NAME).read_text())
     for secret in (TOKEN, "Signature=", "nobody checks it here"):
         assert [text for text in texts if secret in text] == []

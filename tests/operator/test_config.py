@@ -23,6 +23,8 @@ def test_installation_has_what_the_settings_say() -> None:
             "monitoring_namespaces": "watch",
             "gateway_url": "http://gateway.octavo.svc/v1",
             "gateway_identity": "spiffe://td/ns/a/sa/b",
+            "pod_monitor_labels": "release=prometheus",
+            "pod_monitor_interval": "30s",
         },
     ).value
     installation = config.installation()
@@ -32,6 +34,9 @@ def test_installation_has_what_the_settings_say() -> None:
     assert installation.monitoring_namespaces == ("watch",)
     assert installation.gateway_identity == "spiffe://td/ns/a/sa/b"
     assert installation.url == "http://gateway.octavo.svc/v1"
+    assert installation.pod_monitors
+    assert installation.pod_monitor_labels == {"release": "prometheus"}
+    assert installation.pod_monitor_interval == "30s"
     assert config.gateway_key() == Key("octavo", "gateway")
 
 
@@ -48,9 +53,17 @@ def test_a_service_without_namespace_stops_the_start(value: str) -> None:
         OperatorConfig(gateway_service=value).installation()
 
 
-def test_labels_without_value_stop_the_start() -> None:
-    with pytest.raises(OctavoError, match=r"gateway_labels.*KEY=VALUE"):
-        OperatorConfig(gateway_labels=("app",)).installation()
+@pytest.mark.parametrize("name", ["gateway_labels", "pod_monitor_labels"])
+def test_labels_without_value_stop_the_start(name: str) -> None:
+    config = load(OperatorConfig, flags={name: "app"}).value
+    with pytest.raises(OctavoError, match=rf"{name}.*KEY=VALUE"):
+        config.installation()
+
+
+@pytest.mark.parametrize("value", ["15", "s", "1h", "-1s", "15s "])
+def test_an_interval_that_prometheus_would_refuse_stops_the_start(value: str) -> None:
+    with pytest.raises(OctavoError, match=r"pod_monitor_interval.*no time"):
+        OperatorConfig(pod_monitor_interval=value).installation()
 
 
 def test_a_gateway_without_a_name_stops_the_start() -> None:

@@ -103,5 +103,17 @@ def test_one_engine_at_a_time_may_be_evicted_and_a_broken_one_always() -> None:
 
 
 def test_the_monitor_reads_the_status_port() -> None:
-    spec = desired_network.pod_monitor(service())["spec"]
+    spec = desired_network.pod_monitor(service(), INSTALLATION)["spec"]
     assert spec["podMetricsEndpoints"] == [{"port": "status", "path": "/metrics"}]
+
+
+def test_the_monitor_has_the_labels_by_which_prometheus_selects_and_its_interval() -> None:
+    stolen = {"release": "prometheus", names.SERVICE_LABEL: "another"}
+    given = replace(INSTALLATION, pod_monitor_labels=stolen, pod_monitor_interval="1m")
+    monitor = desired_network.pod_monitor(service(), given)
+    assert monitor["metadata"]["labels"] == {
+        "release": "prometheus",
+        **names.labels("llama", names.ENGINE),
+    }
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["interval"] == "1m"

@@ -195,6 +195,20 @@ def test_a_request_after_a_pause_is_news_even_if_its_client_has_left(
     run(case)
 
 
+def test_another_owner_of_a_name_is_news() -> None:
+    async def case(world: World, gateways: list[Gateway]) -> None:
+        (gateway,) = gateways
+        gateway.state["services"] = [load(CHAT, naming={"names": ["chat"]})]
+        world.place(gateway)
+        await world.reports.poll()
+        assert await world.reports.poll() == set()
+        lost = {"names": ["shop/chat"], "lost": [["chat", "other/chat"]]}
+        gateway.state["services"] = [load(CHAT, naming=lost)]
+        assert await world.reports.poll() == {CHAT}
+
+    run(case)
+
+
 def test_gateways_come_and_go_with_their_endpoints() -> None:
     async def case(world: World, gateways: list[Gateway]) -> None:
         first, second = gateways

@@ -341,6 +341,19 @@ def test_an_absent_server_is_unavailable() -> None:
     run(case)
 
 
+def test_a_token_that_cannot_be_sent_is_not_shown() -> None:
+    async def case() -> None:
+        async with serving(Server()) as url:
+            config = _config(url)._replace(user=User(token="geheim\n"))
+            cluster = LightkubeCluster(config, timeout_s=60)
+            with pytest.raises(UnavailableError, match="LocalProtocolError: a header") as raised:
+                await cluster.get(POD, KEY)
+            assert "geheim" not in raised.value.message
+            await cluster.close()
+
+    run(case)
+
+
 def test_a_call_is_bounded_however_its_answer_trickles() -> None:
     async def case() -> None:
         async with talking(5.0, timeout_s=0.3) as (_, cluster):

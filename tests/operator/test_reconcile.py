@@ -356,6 +356,13 @@ def test_where_monitors_exist_there_is_one() -> None:
     assert gone.plan().is_empty
 
 
+def test_monitors_that_are_turned_off_go() -> None:
+    world = settled(world_of({"replicas": 1}, kinds=frozenset({"PodMonitor"})))
+    world.installation = replace(world.installation, pod_monitors=False)
+    settled(world)
+    assert ("PodMonitor", "llama-engine") not in world.children
+
+
 def test_transition_times_stay_while_the_status_does() -> None:
     world = settled(world_of({"replicas": 1}))
     before = {c["type"]: c["lastTransitionTime"] for c in world.resource["status"]["conditions"]}

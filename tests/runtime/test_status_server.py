@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from tests.bounds import EVENTUALLY_S
 
 from octavo.runtime import status_server as module
 from octavo.runtime.status_server import StatusServer
@@ -56,7 +57,7 @@ def run(check: Callable[[Probe], Awaitable[None]]) -> None:
         probe = Probe()
         probe.port = await probe.server.start("127.0.0.1:0")
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(EVENTUALLY_S):
                 await check(probe)
         finally:
             probe.server.stop()

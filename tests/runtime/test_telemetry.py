@@ -51,6 +51,29 @@ def test_what_is_not_built_in_stops_the_start(name: str, value: str) -> None:
     assert caught.value.kind is BAD_SETTING
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "geheim",
+        "a=geheim;b",
+        'a="geheim"',
+        "a=ge%0aheim%20geheim",
+        "a=1,b=geheim\n\nc=2",
+        "a b=geheim",
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"]
+)
+def test_headers_that_cannot_be_sent_stop_the_start_and_are_not_shown(
+    name: str, value: str
+) -> None:
+    with pytest.raises(OctavoError, match=name) as caught:
+        telemetry.configure("svc", {ENDPOINT: "http://collector:4317", name: value})
+    assert caught.value.kind is BAD_SETTING
+    assert "geheim" not in str(caught.value)
+
+
 def run(environ: Mapping[str, str]) -> str:
     code = [sys.executable, "-c", SEND_ONE]
     env = {"PYTHONPATH": ":".join(sys.path), **environ}

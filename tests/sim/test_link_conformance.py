@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.fakes import byte_tokenizer_json
 from tests.sim.engine_link import SimLink, serve_shell
 from tests.sim.loop import SimLoop, run
@@ -136,7 +137,7 @@ async def outcome(work: Awaitable[object]) -> str:
     clock = asyncio.get_running_loop().time
     begin = clock()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(EVENTUALLY_S):
             result = await work
     except LinkLostError:
         what = "lost"
@@ -152,7 +153,7 @@ async def outcome(work: Awaitable[object]) -> str:
 
 async def ready(peer: Peer) -> None:
     """Waits until the engine has loaded."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(EVENTUALLY_S):
         while await outcome(peer.link.fetch_card().recv()) != "data at once":
             await asyncio.sleep(0.02)
 

@@ -1,4 +1,4 @@
-{{/* Peers of NetworkPolicies, as JSON. */}}
+{{/* Peers and rules of NetworkPolicies, as JSON. */}}
 
 {{/* Who may read /metrics and /state: this namespace, and those that are named. */}}
 {{- define "octavo.scrapers" -}}
@@ -10,13 +10,14 @@
 {{- toJson $peers -}}
 {{- end -}}
 
-{{/* The API server has no pod to name: its ports anywhere, before and after its Service. */}}
+{{/* The API server has no pod to name: its ports anywhere, before and after its Service. Here as
+with DNS there is no rule without ports: it would open them all. */}}
 {{- define "octavo.toApiServer" -}}
 {{- $ports := list -}}
 {{- range .Values.networkPolicy.apiServerPorts -}}
 {{- $ports = append $ports (dict "port" . "protocol" "TCP") -}}
 {{- end -}}
-{{- toJson (dict "ports" $ports) -}}
+{{- with $ports }}{{ toJson (dict "ports" .) }}{{ end -}}
 {{- end -}}
 
 {{- define "octavo.toDns" -}}
@@ -24,5 +25,5 @@
 {{- range .Values.networkPolicy.dnsPorts -}}
 {{- $ports = concat $ports (list (dict "port" . "protocol" "UDP") (dict "port" . "protocol" "TCP")) -}}
 {{- end -}}
-{{- toJson (dict "ports" $ports) -}}
+{{- with $ports }}{{ toJson (dict "ports" .) }}{{ end -}}
 {{- end -}}

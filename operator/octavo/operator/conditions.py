@@ -15,6 +15,7 @@ ROLLOUT: Final = "Rollout"
 ROUTABLE: Final = "Routable"
 CERTIFICATE: Final = "CertificateValid"
 """Of services whose engines have one."""
+NAMED: Final = "Named"
 READY: Final = "Ready"
 
 Truth = Literal["True", "False", "Unknown"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from octavo.operator.cluster import Key
@@ -55,6 +57,17 @@ class OperatorConfig:
         True,
         "NetworkPolicies for engines and loaders; off takes those away that the operator made.",
     )
+    pod_monitors: bool = setting(
+        True,
+        "PodMonitors for engines where the cluster has that kind; off takes those away that the "
+        "operator made.",
+    )
+    pod_monitor_labels: tuple[str, ...] = setting(
+        (), "KEY=VALUE labels by which Prometheus selects PodMonitors, comma-separated."
+    )
+    pod_monitor_interval: str = setting(
+        "", "Time between scrapes of engines, such as 15s; empty leaves it to Prometheus."
+    )
     lease: str = setting(
         "",
         "NAMESPACE/NAME of the Lease that makes one of several operators the acting one; empty: "
@@ -98,23 +111,22 @@ class OperatorConfig:
 
     def installation(self) -> Installation:
         """Returns what all services have in common; raises BAD_SETTING."""
-        labels = {}
-        for pair in self.gateway_labels:
-            key, equals, value = pair.partition("=")
-            if not (key and equals):
-                raise _bad("gateway_labels", pair, "is not KEY=VALUE")
-            labels[key] = value
+        gateway, interval = self.gateway_key(), self.pod_monitor_interval
+        if not re.fullmatch(r"(\d+(ms|s|m))?", interval, re.ASCII):
+            raise _bad("pod_monitor_interval", interval, "is no time such as 500ms, 15s or 1m")
         if not self.gateway_identity:
             raise _bad("gateway_identity", "", "engines would take calls from nobody")
-        gateway = self.gateway_key()
         return Installation(
             engine_images={"cpu": self.engine_image_cpu, "cuda": self.engine_image_cuda},
             loader_image=self.loader_image,
             gateway_namespace=gateway.namespace if gateway else "",
-            gateway_labels=labels,
+            gateway_labels=_labels("gateway_labels", self.gateway_labels),
             gateway_identity=self.gateway_identity,
             monitoring_namespaces=self.monitoring_namespaces,
             network_policies=self.network_policies,
+            pod_monitors=self.pod_monitors,
+            pod_monitor_labels=_labels("pod_monitor_labels", self.pod_monitor_labels),
+            pod_monitor_interval=interval,
             url=self.gateway_url,
         )
 
@@ -126,6 +138,16 @@ def _key(setting: str, value: str) -> Key | None:
     if not (namespace and name) or "/" in name:
         raise _bad(setting, value, "is not NAMESPACE/NAME")
     return Key(namespace, name)
+
+
+def _labels(setting: str, pairs: Iterable[str]) -> dict[str, str]:
+    labels = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise _bad(setting, pair, "is not KEY=VALUE")
+        labels[key] = value
+    return labels
 
 
 def _bad(key: str, value: str, reason: str) -> OctavoError:

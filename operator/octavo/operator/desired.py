@@ -67,8 +67,8 @@ def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
         ]
     if service.spec.cache.pinned_prefixes:
         found.append(engine_cache.pins(service))
-    if POD_MONITOR.name in given.kinds:
-        found.append(desired_network.pod_monitor(service))
+    if given.installation.pod_monitors and POD_MONITOR.name in given.kinds:
+        found.append(desired_network.pod_monitor(service, given.installation))
     if not given.installation.network_policies:
         found = [child for child in found if kind_of(child) != NETWORK_POLICY]
     found.sort(key=lambda child: (CHILD_KINDS.index(kind_of(child)), child["metadata"]["name"]))

@@ -134,14 +134,19 @@ def loader_policy(wanted: InferenceService) -> Manifest:
     )
 
 
-def pod_monitor(wanted: InferenceService) -> Manifest:
+def pod_monitor(wanted: InferenceService, installation: Installation) -> Manifest:
     """Returns what makes a Prometheus operator read the engines' metrics."""
+    metadata = _metadata(wanted)
+    metadata["labels"] = {**installation.pod_monitor_labels, **metadata["labels"]}
+    endpoint = {"port": "status", "path": "/metrics"}
+    if installation.pod_monitor_interval:
+        endpoint["interval"] = installation.pod_monitor_interval
     return object_of(
         POD_MONITOR,
-        _metadata(wanted),
+        metadata,
         spec={
             "selector": {"matchLabels": names.selector(wanted.name)},
-            "podMetricsEndpoints": [{"port": "status", "path": "/metrics"}],
+            "podMetricsEndpoints": [endpoint],
         },
     )
 

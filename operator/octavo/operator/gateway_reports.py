@@ -216,7 +216,9 @@ def _essence(report: GatewayReport | None) -> object:
     if report is None:
         return None
     engines = {(e.uid, e.state, e.routable, e.detail, e.numerics_id) for e in report.engines}
-    loads = {(load.held > 0, load.in_flight > 0, _wanted(load)) for load in report.services}
+    loads = {
+        (load.held > 0, load.in_flight > 0, _wanted(load), load.naming) for load in report.services
+    }
     return engines, loads
 
 

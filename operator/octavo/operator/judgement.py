@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from octavo.operator import certificate, failures, pods, routable, shared_volume
+from octavo.operator import certificate, failures, naming, pods, routable, shared_volume
 from octavo.operator.conditions import (
     READY,
     ROLLOUT,
@@ -28,13 +28,14 @@ from octavo.operator.situation import Situation
 
 def judge(situation: Situation) -> list[Condition]:
     """Returns all conditions, Ready first."""
-    rollout = _rollout(situation)
+    rollout, named = _rollout(situation), naming.judge(situation.observed)
     return [
         _ready(situation, rollout),
         situation.model,
         _scheduled(situation),
         rollout,
         _routable(situation),
+        *([named] if named else []),
         *certificate.judge(situation.service, situation.observed, situation.now),
     ]
 

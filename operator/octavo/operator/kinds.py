@@ -58,7 +58,7 @@ CHILD_KINDS: Final = (
 )  # fmt: skip
 """Kinds of the children of an InferenceService, in the order in which they are written."""
 
-PASSING_KINDS: Final = (VOLUME_CLAIM, JOB, NETWORK_POLICY, CONFIG_MAP)
+PASSING_KINDS: Final = (VOLUME_CLAIM, JOB, NETWORK_POLICY, CONFIG_MAP, POD_MONITOR)
 """Kinds of children that may be unwanted while their InferenceService exists."""
 
 OPTIONAL_KINDS: Final = (POD_MONITOR,)

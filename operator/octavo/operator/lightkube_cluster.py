@@ -37,6 +37,7 @@ from octavo.operator.cluster import (
 )
 from octavo.operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, KINDS, POD, Kind, Manifest
 from octavo.operator.plan import FIELD_MANAGER
+from octavo.runtime.client_errors import text_of
 from octavo.v1.errors import BAD_SETTING, OctavoError
 
 CHUNK: Final = 500
@@ -224,7 +225,8 @@ class LightkubeCluster:
                 sent = self._client.build_adapter_request(request)
                 response: httpx2.Response = await self._client.send(sent)  # type: ignore[no-untyped-call]
         except (httpx2.HTTPError, ConfigError, OSError) as error:
-            raise UnavailableError(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            name, text = type(error).__name__, text_of(error)
+            raise UnavailableError(name if text == name else f"{name}: {text}") from error
         if response.is_success:
             return response.content
         raise _typed(response)

@@ -89,6 +89,18 @@ class EngineSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """By which names requests reach a service at one gateway."""
+
+    names: tuple[str, ...]
+    """One at least; with the namespace where the bare name does not mean the service."""
+    lost: tuple[tuple[str, str], ...] = ()
+    """Names that it claims, each with the NAMESPACE/NAME of the service that has it."""
+    heirs: tuple[tuple[str, str], ...] = ()
+    """Names that it has, each with the service that claims it, too, and has it next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLoad:
     """The load of one service at one gateway: an entry of `services` in its /state."""
 
@@ -103,6 +115,8 @@ class ServiceLoad:
     """Seconds since the last request came; None when none ever did."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    naming: Naming | None = None
+    """None from a gateway that does not tell it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +165,12 @@ class Installation:
     """Namespaces whose pods may read the engines' metrics."""
     network_policies: bool = True
     """Whether engines and loaders have NetworkPolicies."""
+    pod_monitors: bool = True
+    """Whether engines have PodMonitors where the cluster has that kind."""
+    pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by which a Prometheus selects PodMonitors."""
+    pod_monitor_interval: str = ""
+    """Time between scrapes, such as 15s; empty leaves it to Prometheus."""
     url: str = ""
     """Where clients reach the gateway, such as http://octavo-gateway.octavo.svc/v1."""
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.operator import comparison, conditions, names, schema_status
-from octavo.operator.conditions import CERTIFICATE, MODEL_CACHED, READY, ROLLOUT, Condition
+from octavo.operator import comparison, conditions, names, naming, schema_status
+from octavo.operator.conditions import (
+    CERTIFICATE,
+    MODEL_CACHED,
+    NAMED,
+    READY,
+    ROLLOUT,
+    Condition,
+)
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import Observed, metadata
 from octavo.operator.plan import Event, normal, warning
@@ -17,7 +24,7 @@ _RATE_STEP = 5
 
 _FIELDS = frozenset(schema_status.status()["properties"]) - {"conditions"}
 
-_TOLD = (MODEL_CACHED, CERTIFICATE, ROLLOUT, READY)
+_TOLD = (NAMED, MODEL_CACHED, CERTIFICATE, ROLLOUT, READY)
 """Conditions whose changes are events, in the order in which they are told."""
 
 
@@ -33,7 +40,7 @@ def status_of(situation: Situation, judged: list[Condition]) -> Manifest:
         "observedGeneration": service.generation,
         "conditions": merged,
         "reason": conditions.find(merged, READY)["reason"],
-        "model": service.served_names[0],
+        "model": naming.first_name(service, situation.observed),
         "url": situation.observed.installation.url,
         "replicas": deployed.get("replicas", 0),
         "selector": names.selector_text(service.name),

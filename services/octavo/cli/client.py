@@ -84,8 +84,10 @@ class ChatClient:
     """Talks to one endpoint with the OpenAI protocol; raises BAD_USAGE for what is no URL."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._http = httpx.Client(base_url=_checked(url), timeout=_TIMEOUT, trust_env=False)
+        checked = _checked(url)
+        self._url = str(checked.copy_with(userinfo=b""))
+        """For people, without a password."""
+        self._http = httpx.Client(base_url=checked, timeout=_TIMEOUT, trust_env=False)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -46,6 +46,12 @@ class GatewayConfig:
     namespaces: tuple[str, ...] = setting(
         (), "Namespaces whose InferenceServices are served, comma-separated; empty takes all."
     )
+    bare_names: tuple[str, ...] = setting(
+        ("*",),
+        "Namespaces whose InferenceServices may be asked for by a served name alone, "
+        "comma-separated; * is all, empty is none, so that requests name NAMESPACE/NAME. Of "
+        "several that claim a name the oldest has it, until it is deleted.",
+    )
     hold_s: float = setting(
         300.0,
         "How long a request for an InferenceService without an engine waits for one.",

@@ -52,6 +52,8 @@ class Service:
     """Under which its namespace serves it; at least one."""
     created_unix_s: int = 0
     """Of two services that claim one name, the older one has it."""
+    may_be_bare: bool = True
+    """Whether it may be asked for by a served name without its namespace."""
     may_come: bool = True
     """Whether somebody starts engines when it has none, so that a request may wait for them."""
 

@@ -22,6 +22,7 @@ from lightkube.core.exceptions import ConfigError
 
 from octavo.gateway.discovery import Discovered
 from octavo.gateway.kubernetes_objects import (
+    ALL,
     SERVICE_LABEL,
     EndpointSlice,
     InferenceService,
@@ -69,12 +70,15 @@ class KubernetesDiscovery:
     Args:
         namespaces: where to look; empty looks everywhere.
         env: chance.
+        bare_names: see `discovered`.
 
     Raises:
         OctavoError: BAD_SETTING where there is no way to a cluster.
     """
 
-    def __init__(self, namespaces: Sequence[str], *, env: Env) -> None:
+    def __init__(
+        self, namespaces: Sequence[str], *, env: Env, bare_names: Sequence[str] = (ALL,)
+    ) -> None:
         try:
             _config()
         except ConfigError as error:
@@ -82,6 +86,7 @@ class KubernetesDiscovery:
             raise OctavoError(
                 BAD_SETTING, key="discover", value="kubernetes", origin="gateway", reason=reason
             ) from error
+        self._bare_names = bare_names
         self._changed = asyncio.Event()
         uniform = env.rng("api server").uniform
         self._scopes: list[_Scope] = []
@@ -134,6 +139,7 @@ class KubernetesDiscovery:
             found = discovered(
                 chain.from_iterable(scope.slices.objects for scope in known),
                 chain.from_iterable(scope.services.objects for scope in known),
+                self._bare_names,
             )
             if found != told:
                 engines, services = len(found.endpoints), len(found.services or ())

@@ -7,7 +7,7 @@ Knows no client; pure but for the log.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -28,6 +28,9 @@ PORT_NAME: Final = "grpc"
 TLS_PORT_NAME: Final = "grpcs"
 """Pods whose container calls its port so take mTLS only. Kubernetes puts pods with different ports
 into different slices, so that each is known by its own."""
+
+ALL: Final = "*"
+"""Stands for all namespaces."""
 
 
 class Metadata(Struct):
@@ -102,14 +105,24 @@ class InferenceService(Struct):
     spec: Spec = msgspec.field(default_factory=Spec)
 
 
-def discovered(slices: Iterable[EndpointSlice], services: Iterable[InferenceService]) -> Discovered:
-    """Returns what they say together, in an order of its own, so that equal means unchanged."""
+def discovered(
+    slices: Iterable[EndpointSlice],
+    services: Iterable[InferenceService],
+    bare_names: Collection[str] = (ALL,),
+) -> Discovered:
+    """Returns what they say together, in an order of its own, so that equal means unchanged.
+
+    Args:
+        slices: where engines are.
+        services: what is wanted.
+        bare_names: namespaces whose services may be asked for by a served name alone; ALL: any.
+    """
     found: dict[str, Endpoint] = {}
     for part in sorted(slices, key=lambda s: (s.metadata.namespace, s.metadata.name)):
         for endpoint in _endpoints(part):
             # A pod with addresses of two families, or on its way from slice to slice, is one.
             found.setdefault(endpoint.uid or endpoint.address, endpoint)
-    known = [_service(s) for s in services if not s.metadata.deletionTimestamp]
+    known = [_service(s, bare_names) for s in services if not s.metadata.deletionTimestamp]
     return Discovered(
         endpoints=tuple(sorted(found.values(), key=lambda e: (e.service, e.pod, e.address))),
         services=tuple(sorted(known, key=lambda s: s.id)),
@@ -138,12 +151,13 @@ def _endpoints(part: EndpointSlice) -> Iterator[Endpoint]:
         )
 
 
-def _service(service: InferenceService) -> Service:
+def _service(service: InferenceService, bare_names: Collection[str]) -> Service:
     metadata, spec = service.metadata, service.spec
     return Service(
         id=f"{metadata.namespace}/{metadata.name}",
         names=tuple(dict.fromkeys(spec.model.servedNames)) or (metadata.name,),
         created_unix_s=_unix_s(metadata.creationTimestamp),
+        may_be_bare=ALL in bare_names or metadata.namespace in bare_names,
         may_come=spec.replicas != 0 or spec.autoscaling is not None,
     )
 

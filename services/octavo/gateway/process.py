@@ -195,7 +195,7 @@ def _fleet(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> Fleet
         # Its client takes 15 MB, which a laptop has no use for.
         from octavo.gateway.kubernetes_discovery import KubernetesDiscovery
 
-        cluster = KubernetesDiscovery(config.namespaces, env=env)
+        cluster = KubernetesDiscovery(config.namespaces, env=env, bare_names=config.bare_names)
         metrics.observe("discovery_away", "1 while the API server fails.", lambda: cluster.is_away)
         metrics.observe(
             "namespaces_refused",

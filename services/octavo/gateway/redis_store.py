@@ -19,6 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from octavo.gateway.store import Item, StoreUnavailableError
 from octavo.runtime.failpoint import failpoint
+from octavo.runtime.settings import MASK
 from octavo.v1.errors import BAD_SETTING, OctavoError
 
 log = structlog.get_logger(__name__)
@@ -31,6 +32,11 @@ WAIT_S = 1.0
 """How long a write waits for a connection: hundreds of others take their turns in that time."""
 FIRST_REST_S = 0.25
 LAST_REST_S = 4.0
+
+_NO_ADDRESS = (
+    "is no address of a Redis: it begins with redis://, rediss:// or unix://, has only options that"
+    " the client knows, and special characters of a password are written as %XX"
+)
 
 _FAILURES = (RedisError, OSError, RuntimeError)
 """RuntimeError is what uvloop raises for a write to a connection that was reset a moment ago."""
@@ -117,10 +123,13 @@ class RedisStore:
                 socket_connect_timeout=WRITE_DEADLINE_S,
                 retry=Retry(NoBackoff(), 0),
             )
-        except ValueError as error:
+            # Connects to nothing yet, and refuses unknown options.
+            pool.make_connection()  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError, RedisError):
+            # What the client says of an address quotes it, and any part may belong to a password.
             raise OctavoError(
-                BAD_SETTING, key="redis", value="********", origin="settings", reason=str(error)
-            ) from error
+                BAD_SETTING, key="redis", value=MASK, origin="settings", reason=_NO_ADDRESS
+            ) from None
         self._client = redis.Redis(connection_pool=pool)
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self.breaker = Breaker()

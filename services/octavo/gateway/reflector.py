@@ -16,6 +16,8 @@ import msgspec
 import structlog
 from lightkube.core.exceptions import ConfigError
 
+from octavo.runtime.client_errors import text_of
+
 log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 60
@@ -210,7 +212,7 @@ class Reflector(Generic[T]):
         )
         is_news = not self.is_away or (is_refused and not self.is_refused)
         say = log.warning if is_news else log.debug
-        say("api_server_fails", path=self._path, reason=str(error) or type(error).__name__)
+        say("api_server_fails", path=self._path, reason=text_of(error))
         self.is_away, self.is_refused = True, is_refused
         if is_news:
             self._on_change()

@@ -5,6 +5,7 @@ Tells nothing of single requests.
 
 from __future__ import annotations
 
+from octavo.gateway.discovery import Service
 from octavo.gateway.fleet import Fleet
 from octavo.gateway.replica import Replica, stage_word
 from octavo.gateway.routing import price
@@ -21,7 +22,10 @@ def report(fleet: Fleet, *, gateway: str) -> dict[str, object]:
     return {
         "gateway": gateway,
         "engines": [_engine(replica) for replica in fleet.replicas],
-        "services": [_service(fleet, service.id) for service in fleet.catalogue.services],
+        "services": [
+            _service(fleet, service.id) | _naming(fleet, service)
+            for service in fleet.catalogue.services
+        ],
     }
 
 
@@ -50,6 +54,21 @@ def _engine(replica: Replica) -> dict[str, object]:
         "in_flight": replica.table.in_flight,
         "detail": replica.problem or replica.detail,
         "numerics_id": replica.numerics_id,
+    }
+
+
+def _naming(fleet: Fleet, service: Service) -> dict[str, object]:
+    """Returns by which names requests reach a service, and who else claims these."""
+    directory = fleet.catalogue.directory
+    if directory is None:
+        return {}
+    contest = directory.contest(service)
+    return {
+        "naming": {
+            "names": directory.names(service),
+            "lost": tuple(contest.lost.items()),
+            "heirs": tuple(contest.heirs.items()),
+        }
     }
 
 

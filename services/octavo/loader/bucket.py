@@ -1,6 +1,7 @@
 """An S3 bucket as a source: the objects right under a prefix, as they were when they were listed.
 
-Credentials, region and endpoint come from the AWS_* variables, which the client reads itself.
+Credentials, region and endpoint come from the AWS_* variables, which the client reads itself; of
+credentials it gets what can be sent.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 import obstore
 from obstore import exceptions
 from obstore.store import S3Store
 
+from octavo.loader import credentials
 from octavo.loader.model_uri import BucketModel
 from octavo.loader.source import Listing, RemoteFile, TransientError
 from octavo.v1.errors import (
@@ -27,9 +29,13 @@ from octavo.v1.errors import (
     OctavoError,
 )
 
+if TYPE_CHECKING:
+    from obstore.store import S3Config
+
 _MD5: Final = re.compile(r'"([0-9a-f]{32})"', re.ASCII)
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})\b", re.ASCII)
 _CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>", re.ASCII)
+_USER: Final = re.compile(r"//[^/\s]*@")
 _BUSY: Final = (408, 425, 429)
 _CHUNK_BYTES: Final = 1
 """As they come: what a larger chunk had gathered would be lost with its connection."""
@@ -42,7 +48,10 @@ class Bucket:
         model: bucket and prefix.
         revision: what `list` has to find; empty takes what is there.
         check_etags: whether an ETag that looks like an MD5 is one.
-        environ: tells whether the endpoint is plain HTTP.
+        environ: credentials, and whether the endpoint is plain HTTP.
+
+    Raises:
+        OctavoError: a credential is none.
     """
 
     def __init__(
@@ -55,6 +64,7 @@ class Bucket:
         self.place = f"bucket {model.bucket}"
         self._store = S3Store(
             model.bucket,
+            config=_credentials(environ),
             client_options={
                 "allow_http": endpoint.startswith("http://"),
                 "connect_timeout": timedelta(seconds=10),
@@ -134,8 +144,20 @@ class Bucket:
         return OctavoError(kind, place=self.place, model=model, reason=reason)
 
 
+def _credentials(environ: Mapping[str, str]) -> S3Config:
+    """Returns what goes into headers: what the client reads itself it does not look at."""
+    found = {
+        "access_key_id": credentials.header(environ, "AWS_ACCESS_KEY_ID"),
+        "secret_access_key": credentials.stripped(environ, "AWS_SECRET_ACCESS_KEY"),
+        "session_token": credentials.header(environ, "AWS_SESSION_TOKEN"),
+        "region": credentials.header(environ, "AWS_REGION"),
+    }
+    return cast("S3Config", {key: value for key, value in found.items() if value})
+
+
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:500]
+    """Returns what an error says, without a user and a password in the address of an endpoint."""
+    return _USER.sub("//", str(error).strip().partition("\n")[0])[:500]
 
 
 def _code(line: str) -> str:

@@ -15,8 +15,11 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from octavo.loader import credentials
 from octavo.loader.model_uri import HubModel
 from octavo.loader.source import Listing, RemoteFile, TransientError
+from octavo.runtime.client_errors import text_of
+from octavo.runtime.settings import MASK
 from octavo.v1.errors import (
     BAD_SETTING,
     MODEL_FORBIDDEN,
@@ -37,6 +40,7 @@ _TIMEOUT: Final = httpx.Timeout(30.0, connect=10.0, pool=None)
 """Of one wait for bytes, not of a transfer."""
 _BUSY: Final = (408, 425, 429)
 _HEADERS: Final = {"User-Agent": "octavo-loader", "Accept-Encoding": "identity"}
+_PROXIES: Final = "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY"
 _RESET: Final = re.compile(r";\s*t=(\d{1,5})\b", re.ASCII)
 """Seconds until a limit ends, in the header RateLimit."""
 
@@ -66,17 +70,29 @@ async def connect(model: HubModel, revision: str, environ: Mapping[str, str]) ->
     """Yields the hub that HF_ENDPOINT names, as the reader that HF_TOKEN names.
 
     Raises:
-        OctavoError: HF_ENDPOINT is no address.
+        OctavoError: HF_ENDPOINT or the proxy is no address, or HF_TOKEN no token.
     """
-    endpoint = environ.get("HF_ENDPOINT") or ENDPOINT
+    endpoint = environ.get("HF_ENDPOINT", "").strip() or ENDPOINT
     if not re.fullmatch(r"https?://[\w.:\[\]-]+(/[\w./-]*)?", endpoint, re.ASCII):
-        reason = "is no address of http or https"
-        raise OctavoError(
-            BAD_SETTING, key="HF_ENDPOINT", value=endpoint, origin="environment", reason=reason
-        )
-    async with httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
-        token = environ.get("HF_TOKEN", "")
+        reason = "is no address of http or https without a user and a password"
+        raise _bad_setting("HF_ENDPOINT", reason)
+    token = credentials.header(environ, "HF_TOKEN")
+    async with _client() as client:
         yield Hub(client, model, revision, endpoint=endpoint, token=token)
+
+
+def _client() -> httpx.AsyncClient:
+    """Returns a client that goes by the proxy of the environment, if there is one."""
+    try:
+        return httpx.AsyncClient(timeout=_TIMEOUT, follow_redirects=False)
+    except (httpx.InvalidURL, ValueError, ImportError) as error:
+        reason = "is no address of a proxy of http or https; special characters of a password are"
+        raise _bad_setting(_PROXIES, f"{reason} written as %XX") from error
+
+
+def _bad_setting(name: str, reason: str) -> OctavoError:
+    """Returns the error about a variable, whose value may hold a password."""
+    return OctavoError(BAD_SETTING, key=name, value=MASK, origin="environment", reason=reason)
 
 
 class Hub:
@@ -172,8 +188,7 @@ class Hub:
                 finally:
                     await response.aclose()
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            text = str(error) or type(error).__name__
-            raise TransientError(f"{target.host}: {text}") from error
+            raise TransientError(f"{target.host}: {text_of(error)}") from error
         raise self._error(SOURCE_UNREACHABLE, f"redirects more than {_MAX_REDIRECTS} times")
 
     def _redirected(self, response: httpx.Response) -> httpx.URL:

@@ -7,10 +7,13 @@ headers, certificates and batch sizes are read by the SDK itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from urllib.parse import unquote
 
 from opentelemetry import trace
 
+from octavo.runtime.settings import MASK
 from octavo.v1.errors import BAD_SETTING, OctavoError
 
 _SWITCHES = (
@@ -18,6 +21,9 @@ _SWITCHES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 )
+_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+_HEADER = re.compile(r"[\w.-]+[ \t]*=[^\";\\]*", re.ASCII)
+_SENDABLE = re.compile(r"[ -~]*", re.ASCII)
 
 
 def is_on(environ: Mapping[str, str]) -> bool:
@@ -40,13 +46,15 @@ def configure(service: str, environ: Mapping[str, str]) -> Callable[[], None]:
         What sends the last spans and ends the exporter, at the end of the process.
 
     Raises:
-        OctavoError: BAD_SETTING for an exporter or protocol that is not built in.
+        OctavoError: BAD_SETTING for an exporter or protocol that is not built in, and for headers
+            that cannot be sent.
     """
     if not is_on(environ):
         return _nothing
     _check(environ, "OTEL_TRACES_EXPORTER", "otlp")
     _check(environ, "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     _check(environ, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")
+    _check_headers(environ)
     # Imported only when used: the exporter and its thread are not for everyone.
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -71,6 +79,22 @@ def _check(environ: Mapping[str, str], name: str, only: str) -> None:
         raise OctavoError(
             BAD_SETTING, key=name, value=value, origin=f"env {name}", reason=f"must be {only}"
         )
+
+
+def _check_headers(environ: Mapping[str, str]) -> None:
+    """Refuses what the SDK would write into the log instead of sending it: headers hold secrets."""
+    for name in _HEADERS:
+        for header in map(str.strip, environ.get(name, "").split(",")):
+            if header and not (
+                _HEADER.fullmatch(header) and _SENDABLE.fullmatch(unquote(header).strip())
+            ):
+                raise OctavoError(
+                    BAD_SETTING,
+                    key=name,
+                    value=MASK,
+                    origin=f"env {name}",
+                    reason="must be NAME=VALUE,NAME=VALUE, the values encoded as in URLs",
+                )
 
 
 def _nothing() -> None:

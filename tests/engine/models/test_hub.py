@@ -151,6 +151,15 @@ def test_a_hub_that_fails_is_one_line(hub: Hub) -> None:
     assert "500" in _refused(NAME)
 
 
+def test_a_token_that_cannot_be_sent_is_not_shown(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_geheim\x0bgeheim")
+    said = _refused(NAME)
+    assert "a header of the request" in said
+    assert "geheim" not in said
+
+
 def test_no_network_is_one_line(hub: Hub) -> None:
     hub.shutdown()
     hub.server_close()

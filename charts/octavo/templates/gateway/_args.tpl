@@ -10,6 +10,9 @@
 {{- with $served }}
 - {{ printf "--namespaces=%s" (join "," .) | quote }}
 {{- end }}
+{{- if kindIs "slice" $gateway.bareNames }}
+- {{ printf "--bare-names=%s" (join "," $gateway.bareNames) | quote }}
+{{- end }}
 - --hold-s={{ $gateway.holdSeconds }}
 - --max-held={{ $gateway.maxHeld }}
 - --leave-s=5

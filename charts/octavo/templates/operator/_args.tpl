@@ -15,6 +15,19 @@
 {{- else }}
 - --no-network-policies
 {{- end }}
+{{- $monitors := .Values.monitoring.podMonitors }}
+{{- if or $monitors.enabled (kindIs "invalid" $monitors.enabled) }}
+- --pod-monitor-interval={{ $monitors.interval }}
+{{- $labels := list }}
+{{- range $key, $value := $monitors.labels }}
+{{- $labels = append $labels (printf "%s=%s" $key $value) }}
+{{- end }}
+{{- with $labels }}
+- {{ printf "--pod-monitor-labels=%s" (join "," .) | quote }}
+{{- end }}
+{{- else }}
+- --no-pod-monitors
+{{- end }}
 {{- $name := include "octavo.fullname" . }}
 - --lease={{ .Release.Namespace }}/{{ $name }}-operator
 {{- if .Values.gateway.enabled }}

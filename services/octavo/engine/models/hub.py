@@ -9,6 +9,8 @@ from typing import Any, Final
 from huggingface_hub import errors, snapshot_download
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from octavo.runtime.client_errors import text_of
+
 FILES: Final = ("*.safetensors", "*.json", "*.jinja")
 """What is fetched: weights, settings, tokenizer, templates. No pickle, no code."""
 
@@ -43,7 +45,7 @@ def fetch(repository: str, revision: str, progress: Progress | None) -> Path:
         raise NotFetchedError(reason) from error
     except (OSError, ValueError, errors.HTTPError) as error:  # type: ignore[attr-defined]
         cause = error.__cause__ or error
-        line = (str(cause).strip().splitlines() or [""])[0]
+        line = (text_of(cause).strip().splitlines() or [""])[0]
         raise NotFetchedError(f"{type(cause).__name__}: {line[:200]}") from error
     return Path(folder)
 
