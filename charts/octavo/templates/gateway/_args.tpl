@@ -17,7 +17,7 @@
 - --max-held={{ $gateway.maxHeld }}
 - --leave-s=5
 - --drain-s={{ $gateway.drainSeconds }}
-{{- if $gateway.engineTLS.secretName }}
+{{- if ($gateway.engineTLS | default dict).secretName }}
 - --engine-tls-dir=/etc/octavo/engine-tls
 {{- end }}
 {{- with $gateway.allowedHosts }}

@@ -37,7 +37,8 @@
 {{- end }}
 - {{ printf "--gateway-labels=%s" (join "," $labels) | quote }}
 - --gateway-service={{ .Release.Namespace }}/{{ $name }}-gateway-status
-- {{ printf "--gateway-identity=spiffe://%s/ns/%s/sa/%s-gateway" .Values.gateway.engineTLS.trustDomain .Release.Namespace $name | quote }}
+{{- $domain := (.Values.gateway.engineTLS | default dict).trustDomain | default "cluster.local" }}
+- {{ printf "--gateway-identity=spiffe://%s/ns/%s/sa/%s-gateway" $domain .Release.Namespace $name | quote }}
 - --gateway-url={{ include "octavo.gatewayUrl" . }}/v1
 {{- end }}
 {{- range .Values.operator.extraArgs }}
