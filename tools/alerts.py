@@ -207,7 +207,7 @@ ALL = (
         lasting="30m",
         severity="warning",
         summary="InferenceService {{ $labels.namespace }}/{{ $labels.name }} is not ready",
-        meaning="It has not been ready for half an hour.",
+        meaning="It has not been ready for half an hour, though it is to have engines.",
         do="`kubectl describe inferenceservice` has the reason as a sentence.",
     ),
     Alert(

@@ -21,7 +21,7 @@ FOR_PEOPLE = ("arrivals_per_s",)
 
 
 def told(gateway: Gateway) -> tuple[bytes, dict[str, Any]]:
-    found: dict[str, Any] = report(gateway.fleet, gateway="g")
+    found: dict[str, Any] = report(gateway.fleet, gateway="g", uptime_s=12.5)
     return json.dumps(found).encode(), found
 
 
@@ -35,7 +35,7 @@ def test_every_field_arrives() -> None:
         await until(lambda: any(e["routable"] for e in told(gateway)[1]["engines"]), 8.0)
         body, raw = told(gateway)
         found = read_report(body)
-        assert found.gateway == "g"
+        assert (found.gateway, found.uptime_s) == ("g", 12.5)
         assert found.engines == (EngineSeen(**raw["engines"][0]),)
         load = {k: v for k, v in raw["services"][0].items() if k not in FOR_PEOPLE}
         load["naming"] = Naming(**load["naming"])
@@ -60,6 +60,13 @@ def test_who_has_a_name_arrives() -> None:
             assert second.naming == Naming(names=("b/tiny",), lost=(("tiny", "a/s"),))
 
     asyncio.run(within())
+
+
+def test_a_gateway_of_0_1_0_is_understood() -> None:
+    """It does not say how long it runs."""
+    raw = {"gateway": "g", "engines": [], "services": [{"service": "a/s", "queue_s": 1.5}]}
+    found = read_report(json.dumps(raw).encode())
+    assert (found.uptime_s, found.services[0].queue_s) == (None, 1.5)
 
 
 def test_every_stage_of_an_engine_is_a_state_that_is_known() -> None:

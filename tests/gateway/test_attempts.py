@@ -69,9 +69,10 @@ def test_a_load_report_covers_what_was_accepted_before_it() -> None:
     bench = Bench()
     first = bench.open("a", tokens=70)
     bench.open("b", tokens=5)
+    assert (bench.table.num_unreported, bench.table.unreported_tokens) == (2, 75)
     bench.accept(first)
     bench.table.load_reported()
-    assert bench.table.unreported_tokens == 5
+    assert (bench.table.num_unreported, bench.table.unreported_tokens) == (1, 5)
 
 
 def test_the_first_delta_ends_the_prefill() -> None:

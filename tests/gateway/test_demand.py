@@ -140,6 +140,23 @@ def test_tokens_are_counted_for_services_that_are_known() -> None:
     run(scenario)
 
 
+def test_how_long_requests_keep_their_places_is_measured() -> None:
+    async def scenario() -> None:
+        made = demand()
+        assert made.figures("a/s").place_s is None
+        made.served("a/s", engine_pb2.Usage(prefill_ms=500, decode_ms=1500, queue_ms=9000))
+        assert made.figures("a/s").place_s == pytest.approx(2.0)
+        made.served("a/s", engine_pb2.Usage(decode_ms=1000), choices=7)
+        assert made.figures("a/s").place_s == pytest.approx(2.5)
+        for _ in range(60):
+            made.served("a/s", engine_pb2.Usage(decode_ms=100))
+        assert made.figures("a/s").place_s == pytest.approx(0.1, abs=0.01)
+        made.served("a/s", engine_pb2.Usage(prompt_tokens=1))
+        assert made.figures("a/s").place_s == pytest.approx(0.1, abs=0.01), "it measures nothing"
+
+    run(scenario)
+
+
 def test_a_service_that_is_gone_is_forgotten_and_lets_go() -> None:
     async def scenario() -> None:
         made, engine = demand(), Engine()

@@ -11,6 +11,7 @@ from tests.gateway.script import Script
 from octavo.gateway import heartbeat
 from octavo.gateway.attempts import Attempt, EngineLostError, Loss
 from octavo.gateway.dispatch import Generation
+from octavo.gateway.queue_time import Queue
 from octavo.gateway.replica import stage_word
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import ENGINE_FAILURE, OctavoError
@@ -268,6 +269,7 @@ def test_a_load_report_takes_over_what_the_gateway_counted_itself() -> None:
             [replica] = gw.replicas
             generation = await gw.open(prompt("x" * 500))
             assert replica.view([], reads_cache=True).queued_tokens == 500
+            assert (replica.queue().waiting, replica.queue().queued_tokens) == (1, 500)
             engine.load.queued_prefill_tokens = 200
             engine.load.running = 9
             engine.send_state()
@@ -275,7 +277,33 @@ def test_a_load_report_takes_over_what_the_gateway_counted_itself() -> None:
             view = replica.view([], reads_cache=True)
             assert (view.queued_tokens, view.running, view.in_flight) == (200, 9, 1)
             assert view.prefill_s_per_token == pytest.approx(400e-6)
+            queue = replica.queue()
+            assert (queue.running, queue.waiting, queue.queued_tokens) == (9, 0, 200)
             await generation.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_what_an_engine_has_and_tells_is_what_a_request_finds() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine()
+        engine.card.max_num_seqs, engine.card.pin_blocks = 16, 96
+        engine.load.running, engine.load.waiting = 16, 60
+        engine.load.free_blocks, engine.load.cached_free_blocks = 7, 20
+        engine.load.queued_prefill_tokens = 3000
+        async with gateway(engine) as gw:
+            [replica] = gw.replicas
+            assert replica.queue() == Queue(
+                places=16,
+                running=16,
+                waiting=60,
+                queued_tokens=3000,
+                num_blocks=4000,
+                free_blocks=27,
+                block_tokens=16,
+                prefill_s_per_token=replica.load.prefill_us_per_token / 1e6,
+                decode_s_per_step=replica.load.decode_us_per_step / 1e6,
+            )
 
     asyncio.run(scenario())
 

@@ -34,13 +34,13 @@ def run(scenario: Callable[[Gateway, Cluster], Coroutine[Any, Any, None]]) -> No
 
 
 def engine_of(gw: Gateway) -> dict[str, Any]:
-    engines: Any = report(gw.fleet, gateway="g")["engines"]
+    engines: Any = report(gw.fleet, gateway="g", uptime_s=1.5)["engines"]
     [one] = engines or [{}]
     return dict(one)
 
 
 def service_of(gw: Gateway) -> dict[str, Any]:
-    services: Any = report(gw.fleet, gateway="g")["services"]
+    services: Any = report(gw.fleet, gateway="g", uptime_s=1.5)["services"]
     [one] = services or [{"queue_s": 0.0}]
     return dict(one)
 
@@ -129,7 +129,7 @@ def test_a_name_that_two_services_claim_is_told_of_both() -> None:
         rival = Service(id="b/s", names=("tiny",), created_unix_s=1)
         cluster.tell(services=(SERVICE, rival))
         await until(lambda: gw.fleet.readiness().ready)
-        services: Any = report(gw.fleet, gateway="g")["services"]
+        services: Any = report(gw.fleet, gateway="g", uptime_s=1.5)["services"]
         assert [each["naming"] for each in services] == [
             {"names": ("tiny",), "lost": (), "heirs": (("tiny", "b/s"),)},
             {"names": ("b/tiny",), "lost": (("tiny", "a/s"),), "heirs": ()},
@@ -142,8 +142,9 @@ def test_demand_is_told_for_each_service() -> None:
     async def scenario(gw: Gateway, cluster: Cluster) -> None:
         cluster.tell(services=(SERVICE,))
         await until(lambda: gw.fleet.readiness().ready)
-        assert report(gw.fleet, gateway="g") == {
+        assert report(gw.fleet, gateway="g", uptime_s=1.5) == {
             "gateway": "g",
+            "uptime_s": 1.5,
             "engines": [],
             "services": [
                 {
@@ -151,6 +152,7 @@ def test_demand_is_told_for_each_service() -> None:
                     "in_flight": 0,
                     "held": 0,
                     "queue_s": 0.0,
+                    "in_use": 0.0,
                     "arrivals_per_s": 0.0,
                     "wanted_age_s": None,
                     "prompt_tokens": 0,
@@ -184,15 +186,54 @@ def test_demand_is_told_for_each_service() -> None:
     run(scenario)
 
 
-def test_the_queue_is_that_of_the_engine_with_the_least_work() -> None:
+def test_the_queue_is_that_of_the_engine_with_the_shortest() -> None:
     async def scenario(gw: Gateway, cluster: Cluster) -> None:
         busy, idle = await cluster.start(FakeEngine()), await cluster.start(FakeEngine())
         busy.load.queued_prefill_tokens, busy.load.running = 10_000, 5
+        busy.load.free_blocks = 1024
         second = Endpoint(address=idle.address, uid="u2", pod="a/y", service="a/s")
         cluster.tell(at(busy), services=(SERVICE,))
         await until(lambda: service_of(gw)["queue_s"] > 3.9)
-        assert service_of(gw)["queue_s"] == pytest.approx(10_000 * 400e-6 + 5 * 5e-3)
+        assert service_of(gw)["queue_s"] == pytest.approx(10_000 * 400e-6)
+        assert service_of(gw)["in_use"] == 0.75
         cluster.tell(at(busy), second, services=(SERVICE,))
         await until(lambda: service_of(gw)["queue_s"] == 0.0)
+        idle.load.running = 2
+        idle.load.free_blocks = 2048
+        idle.send_state()
+        await until(lambda: service_of(gw)["in_use"] == 1.25)
+
+    run(scenario)
+
+
+def test_an_engine_that_runs_much_has_no_queue_and_one_whose_places_are_taken_has() -> None:
+    async def scenario(gw: Gateway, cluster: Cluster) -> None:
+        engine = FakeEngine()
+        engine.card.max_num_seqs = 16
+        engine.load.decode_us_per_step, engine.load.running = 100_000, 15
+        await cluster.start(engine)
+        cluster.tell(at(engine), services=(SERVICE,))
+        await until(lambda: engine_of(gw).get("routable", False))
+        await until(lambda: not gw.replicas[0].table.in_flight)
+        assert service_of(gw)["queue_s"] == 0.0
+        gw.fleet.demand.served("a/s", engine_pb2.Usage(decode_ms=20_000))
+        engine.load.running, engine.load.waiting = 16, 60
+        engine.load.queued_prefill_tokens = 3000
+        engine.send_state()
+        await until(lambda: gw.replicas[0].load.waiting == 60)
+        assert service_of(gw)["queue_s"] == pytest.approx(61 * 20 / 16)
+
+    run(scenario)
+
+
+def test_every_choice_of_a_request_keeps_a_place() -> None:
+    async def scenario(gw: Gateway, cluster: Cluster) -> None:
+        engine = await cluster.start(FakeEngine())
+        cluster.tell(at(engine), services=(SERVICE,))
+        await state(gw, "ready")
+        assert gw.fleet.demand.figures("a/s").place_s is None
+        await gw.text(prompt("abc", n=3))
+        # The engine says 1.5 ms for the prompt and 2.5 ms for the answer.
+        assert gw.fleet.demand.figures("a/s").place_s == pytest.approx(3 * 4e-3)
 
     run(scenario)

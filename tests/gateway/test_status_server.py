@@ -29,6 +29,8 @@ def test_it_shows_probes_metrics_and_state_and_nothing_else() -> None:
             [told] = state["engines"]
             assert (told["address"], told["routable"]) == (engine.address, True)
             assert len(state["gateway"]) == 32
+            again = (await watcher.get("/state")).json()
+            assert 0 < state["uptime_s"] < again["uptime_s"]
             for path in ("/v1/models", "/v1/requests/x", "/", "/docs"):
                 assert (await watcher.get(path)).status_code == 404
             assert (await client.get("/state")).status_code == 404, "not for clients"

@@ -47,22 +47,29 @@ class Reconciler:
     refusals: list[Refusal] = field(default_factory=list)
 
     def plan(self) -> Plan:
-        return asyncio.run(self._with(self._plan))
+        return self.do(self._plan)
+
+    def observed(self) -> Observed:
+        return self.do(self._observe)
 
     def turn(self) -> Plan:
         """Observes once and carries out what follows; returns the plan."""
-        return asyncio.run(self._with(self._turn))
+        return self.do(self._turn)
 
     def until(self, done: Callable[[Observed], bool], *, timeout_s: float = 40.0) -> Observed:
         """Takes turns until what is observed is as wanted and nothing is left to be written."""
         end = time.monotonic() + timeout_s
         while True:
-            observed = asyncio.run(self._with(self._observe))
+            observed = self.observed()
             plan = self.turn()
             if done(observed) and plan.is_empty:
                 return observed
             assert time.monotonic() < end, (plan, observed.resource.get("status"))
             time.sleep(0.1)
+
+    def do(self, act: Callable[[LightkubeCluster], Awaitable[T]]) -> T:
+        """Does something to the cluster as the operator would."""
+        return asyncio.run(self._with(act))
 
     async def _with(self, act: Callable[[LightkubeCluster], Awaitable[T]]) -> T:
         config = KubeConfig.from_file(self.kubeconfig).get()

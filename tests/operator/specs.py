@@ -124,7 +124,8 @@ def specs(draw: st.DrawFn, uris: st.SearchStrategy[str] = FEW_URIS) -> dict[str,
         model["secretRef"] = {"name": "hub"}
     spec: dict[str, Any] = {"model": model, "engine": draw(ENGINES), "cache": draw(CACHES)}
     if uri.startswith(("hf://", "s3://")):
-        spec["cache"]["volume"] = {"size": draw(st.sampled_from(["20Gi", "30Gi", 10**10]))}
+        given = draw(st.sampled_from([{}, {"loaderResources": {"limits": {"memory": "1Gi"}}}]))
+        spec["cache"]["volume"] = {"size": draw(st.sampled_from(["20Gi", "30Gi", 10**10]))} | given
         if draw(st.booleans()):
             model["revision"] = draw(st.sampled_from(["main", "v1"]))
     if spec["cache"].keys() & {"disk", "pinnedPrefixes"}:

@@ -25,7 +25,10 @@ from octavo.operator.autoscale import (
 from octavo.operator.observed import GatewayReport, Gateways, ServiceLoad
 from octavo.operator.spec import Autoscaling
 
-IDLE = Load(held=0, in_flight=0, queue_s=0.0, wanted_age_s=None, is_complete=True)
+IDLE = Load(
+    held=0, in_flight=0, queue_s=0.0, in_use=0.0, wanted_age_s=None, quiet_s=math.inf,
+    is_complete=True,
+)  # fmt: skip
 
 
 def rule(**fields: Any) -> Autoscaling:
@@ -35,9 +38,16 @@ def rule(**fields: Any) -> Autoscaling:
     return found
 
 
-def fleet(replicas: int | None, routable: int | None = None, places: int = 64) -> Fleet:
+def fleet(
+    replicas: int | None, routable: int | None = None, *, loading: int = 0, places: int = 64
+) -> Fleet:
     serving = replicas or 0 if routable is None else routable
-    return Fleet(replicas=replicas, routable=serving, places=places)
+    return Fleet(replicas=replicas, routable=serving, loading=loading, places=places)
+
+
+def asked(age_s: float) -> Load:
+    """Nothing, after a last request."""
+    return replace(IDLE, wanted_age_s=age_s, quiet_s=age_s)
 
 
 def decided(
@@ -47,7 +57,7 @@ def decided(
 
 
 def busy(queue_s: float, in_flight: int = 60) -> Load:
-    return replace(IDLE, queue_s=queue_s, in_flight=in_flight, wanted_age_s=0.0)
+    return replace(IDLE, queue_s=queue_s, in_flight=in_flight, wanted_age_s=0.0, quiet_s=0.0)
 
 
 # Loads
@@ -60,15 +70,79 @@ def test_loads_of_all_gateways_are_taken_together() -> None:
 
     told = Gateways(
         reports=(
-            report(held=1, in_flight=2, queue_s=0.5, wanted_age_s=7.0),
-            report(held=2, in_flight=3, queue_s=1.5),
+            report(held=1, in_flight=2, queue_s=0.5, in_use=1.25, wanted_age_s=7.0),
+            report(held=2, in_flight=3, queue_s=1.5, in_use=1.0),
         ),
         silent=1,
     )
     assert load_of("ns/a", told) == Load(
-        held=3, in_flight=5, queue_s=1.5, wanted_age_s=7.0, is_complete=False
-    )
+        held=3, in_flight=5, queue_s=1.5, in_use=1.25, wanted_age_s=7.0, quiet_s=7.0,
+        is_complete=False,
+    )  # fmt: skip
     assert load_of("ns/c", told) == replace(IDLE, is_complete=False)
+
+
+def reported(*loads: ServiceLoad, uptime_s: float | None = None) -> GatewayReport:
+    return GatewayReport(gateway="g", uptime_s=uptime_s, services=loads)
+
+
+@pytest.mark.parametrize(
+    ("reports", "wanted_age_s", "quiet_s"),
+    [
+        ([(7.0, 900.0), (None, 800.0)], 7.0, 7.0),
+        ([(7.0, 900.0), (None, 5.0)], 7.0, 5.0),
+        ([(None, 900.0), (None, 800.0)], None, 800.0),
+        ([(None, 900.0), (None, None)], None, 900.0),
+        ([(70.0, None), (None, None)], 70.0, 70.0),
+        ([(None, None)], None, math.inf),
+    ],
+    ids=[
+        "asked",
+        "another has just begun",
+        "never asked",
+        "one does not say",
+        "none says",
+        "0.1.0",
+    ],
+)
+def test_gateways_know_of_no_request_before_they_began(
+    reports: list[tuple[float | None, float | None]], wanted_age_s: float | None, quiet_s: float
+) -> None:
+    told = Gateways(
+        reports=tuple(
+            reported(ServiceLoad(service="ns/a", wanted_age_s=age_s), uptime_s=uptime_s)
+            for age_s, uptime_s in reports
+        )
+    )
+    found = load_of("ns/a", told)
+    assert found is not None
+    assert (found.wanted_age_s, found.quiet_s) == (wanted_age_s, quiet_s)
+
+
+def test_a_gateway_that_does_not_know_the_service_yet_knows_of_no_request_either() -> None:
+    found = load_of("ns/a", Gateways(reports=(reported(uptime_s=2.0),)))
+    assert found is not None
+    assert (found.wanted_age_s, found.quiet_s) == (None, 2.0)
+
+
+def test_what_gateways_that_drain_have_counts_but_not_how_long_one_would_wait_there() -> None:
+    mine = ServiceLoad(
+        service="ns/a", in_flight=2, held=1, queue_s=9.0, in_use=2.0, wanted_age_s=30.0
+    )
+    told = Gateways(
+        reports=(reported(ServiceLoad(service="ns/a", in_flight=1), uptime_s=400.0),),
+        leaving=(reported(mine, uptime_s=5000.0),),
+    )
+    assert load_of("ns/a", told) == Load(
+        held=1, in_flight=3, queue_s=0.0, in_use=0.0, wanted_age_s=30.0, quiet_s=30.0,
+        is_complete=True,
+    )  # fmt: skip
+    # One that is not Ready yet, and may never be, has had no requests.
+    starting = replace(told, leaving=(reported(uptime_s=1.0),))
+    found = load_of("ns/a", starting)
+    assert found is not None
+    assert found.quiet_s == 400.0
+    assert load_of("ns/a", replace(told, reports=())) is None, "none is left to say what is so now"
 
 
 def test_without_a_gateway_nothing_is_known() -> None:
@@ -114,7 +188,7 @@ def test_steps_and_bounds_limit_what_is_added() -> None:
 
 def test_while_engines_load_no_others_are_added() -> None:
     memory = Memory(last_up=START)
-    loading = fleet(3, routable=2)
+    loading = fleet(3, routable=2, loading=1)
     assert decided(busy(9.0), loading, memory, START + 60).replicas == 3
     assert decided(busy(9.0), loading, memory, START + LOADING_S).replicas > 3
 
@@ -139,15 +213,47 @@ def test_engines_go_one_by_one_after_an_idle_window() -> None:
     [
         (busy(1.5, in_flight=0), fleet(4)),
         (busy(0.0, in_flight=150), fleet(4)),
+        (replace(busy(0.0), in_use=2.2), fleet(4)),
         (replace(IDLE, held=1), fleet(4)),
         (replace(IDLE, is_complete=False), fleet(4)),
-        (IDLE, fleet(4, routable=3)),
+        (IDLE, fleet(4, routable=3, loading=1)),
     ],
-    ids=["a queue", "many running", "held requests", "a silent gateway", "an engine loads"],
+    ids=[
+        "a queue",
+        "many running",
+        "blocks in use",
+        "held requests",
+        "a silent gateway",
+        "an engine loads",
+    ],
 )
 def test_the_window_begins_anew(load: Load, engines: Fleet) -> None:
     found = decided(load, engines, Memory(low_since=START - 10**6))
     assert (found.replicas, found.memory.low_since) == (4, None)
+
+
+def test_an_engine_that_never_serves_keeps_no_other_one() -> None:
+    """It found no GPU, say: the others are enough, and it goes first."""
+    stuck = fleet(4, routable=3)
+    first = decided(IDLE, stuck)
+    assert (first.replicas, first.memory.low_since) == (4, START)
+    assert decided(IDLE, stuck, first.memory, START + 300).replicas == 3
+    # What goes does not serve, so those that stay have no more to do than now.
+    memory = Memory(low_since=START)
+    assert decided(busy(0.0, in_flight=134), stuck, memory, START + 300).replicas == 3
+    assert decided(busy(0.0, in_flight=135), stuck, memory, START + 300).replicas == 4
+    half = fleet(4, routable=2)
+    assert decided(busy(0.0, in_flight=89), half, memory, START + 300).replicas == 3
+    assert decided(busy(0.0, in_flight=90), half, memory, START + 300).replicas == 4
+    assert decided(IDLE, fleet(1, routable=0), memory, START + 300).replicas == 0
+
+
+def test_engines_that_load_are_looked_at_again() -> None:
+    """That one has had its time is told by no event."""
+    found = decided(IDLE, fleet(4, routable=3, loading=1))
+    assert found.look_again_s is not None
+    assert found.look_again_s <= LOADING_S / 10
+    assert decided(IDLE, fleet(4, routable=3, loading=1), minReplicas=4).look_again_s is None
 
 
 def test_going_too_early_makes_patient_and_going_well_impatient_again() -> None:
@@ -167,18 +273,31 @@ def test_going_too_early_makes_patient_and_going_well_impatient_again() -> None:
 
 def test_the_last_engine_goes_after_an_idle_window_without_a_request() -> None:
     memory = Memory(low_since=START)
-    asked = replace(IDLE, wanted_age_s=200.0)
-    waiting = decided(asked, fleet(1), memory, START + 10_000)
+    waiting = decided(asked(200.0), fleet(1), memory, START + 10_000)
     assert (waiting.replicas, waiting.look_again_s) == (1, 100)
-    gone = decided(replace(IDLE, wanted_age_s=300.0), fleet(1), memory, START + 10_000)
+    gone = decided(asked(300.0), fleet(1), memory, START + 10_000)
     assert gone.replicas == 0
-    assert decided(replace(asked, in_flight=1), fleet(1), memory, START + 10_000).replicas == 1
+    running = replace(asked(400.0), in_flight=1)
+    assert decided(running, fleet(1), memory, START + 10_000).replicas == 1
     assert decided(IDLE, fleet(1), memory, START + 300).replicas == 0
     assert decided(IDLE, fleet(1), memory, START + 10_000, minReplicas=1).replicas == 1
 
 
+def test_idleness_is_counted_from_when_the_youngest_gateway_began() -> None:
+    """With one engine the window runs on under traffic; new gateways know of none."""
+    memory = Memory(low_since=START)
+    new = replace(IDLE, quiet_s=10.0)
+    found = decided(new, fleet(1), memory, START + 10_000, idleSeconds=3600)
+    assert (found.replicas, found.look_again_s) == (1, 3590)
+    late = decided(
+        replace(IDLE, quiet_s=3600.0), fleet(1), memory, START + 20_000, idleSeconds=3600
+    )
+    assert late.replicas == 0
+
+
 def test_loading_is_not_idle() -> None:
-    loading = decided(IDLE, fleet(1, routable=0), Memory(low_since=START), START + 10_000)
+    load = fleet(1, routable=0, loading=1)
+    loading = decided(IDLE, load, Memory(low_since=START), START + 10_000)
     assert (loading.replicas, loading.memory.low_since) == (1, None)
     serves = decided(IDLE, fleet(1), loading.memory, START + 10_000)
     assert (serves.replicas, serves.memory.low_since) == (1, START + 10_000)
@@ -186,8 +305,7 @@ def test_loading_is_not_idle() -> None:
 
 @pytest.mark.parametrize(
     "load",
-    [replace(IDLE, held=1), replace(IDLE, wanted_age_s=WANTED_S - 1),
-     replace(IDLE, held=1, is_complete=False)],
+    [replace(IDLE, held=1), asked(WANTED_S - 1), replace(IDLE, held=1, is_complete=False)],
     ids=["a request is held", "its client left", "another gateway is silent"],
 )  # fmt: skip
 def test_one_request_starts_an_engine_at_once(load: Load) -> None:
@@ -195,9 +313,12 @@ def test_one_request_starts_an_engine_at_once(load: Load) -> None:
 
 
 def test_an_old_request_starts_nothing() -> None:
-    assert decided(replace(IDLE, wanted_age_s=WANTED_S), fleet(0)).replicas == 0
-    short = replace(IDLE, wanted_age_s=20.0)
-    assert decided(short, fleet(0), idleSeconds=10).replicas == 0
+    assert decided(asked(WANTED_S), fleet(0)).replicas == 0
+    assert decided(asked(20.0), fleet(0), idleSeconds=10).replicas == 0
+
+
+def test_a_new_gateway_wakes_nobody() -> None:
+    assert decided(replace(IDLE, quiet_s=1.0), fleet(0)).replicas == 0
 
 
 # In a loop with a model of a service
@@ -221,10 +342,15 @@ def run_loop(
             held=0,
             in_flight=round(10 * min(work, routable)),
             queue_s=backlog / max(routable, 1),
+            in_use=min(work, routable),
             wanted_age_s=0.0 if work else None,
+            quiet_s=0.0 if work else math.inf,
             is_complete=True,
         )
-        found = decide(rule(**fields), load, fleet(engines, routable, places=10), kept, now)
+        loading = engines - routable
+        found = decide(
+            rule(**fields), load, fleet(engines, routable, loading=loading, places=10), kept, now
+        )
         kept = Memory.of({"autoscaling": found.memory.as_status()})
         if found.replicas != engines:
             changes.append((now - START, found.replicas))
@@ -266,24 +392,27 @@ def test_load_that_ends_brings_it_down_to_its_fewest() -> None:
 @given(
     st.integers(0, 12), st.integers(0, 12), st.floats(0, 1e6), st.integers(0, 1000),
     st.integers(0, 5), st.none() | st.floats(0, 1e6), st.booleans(), st.floats(0, 1e5),
+    st.integers(0, 2), st.floats(0, 1e6), st.floats(0, 12),
 )  # fmt: skip
 def test_it_is_bounded_deterministic_and_at_rest_when_asked_again(
     replicas: int, routable: int, queue_s: float, in_flight: int, held: int, age: float | None,
-    complete: bool, low_for: float,
+    complete: bool, low_for: float, loading: int, quiet_s: float,
+    in_use: float,
 ) -> None:  # fmt: skip
     load = Load(
-        held=held, in_flight=in_flight, queue_s=queue_s, wanted_age_s=age, is_complete=complete
-    )
-    memory = Memory(low_since=START - low_for)
-    found = decided(load, fleet(replicas, routable), memory)
-    assert found == decided(load, fleet(replicas, routable), memory)
+        held=held, in_flight=in_flight, queue_s=queue_s, in_use=in_use, wanted_age_s=age,
+        quiet_s=quiet_s, is_complete=complete,
+    )  # fmt: skip
+    engines, memory = fleet(replicas, routable, loading=loading), Memory(low_since=START - low_for)
+    found = decided(load, engines, memory)
+    assert found == decided(load, engines, memory)
     assert 0 <= found.replicas <= 8
     if replicas <= 8:
         assert -1 <= found.replicas - replicas <= 4
     kept = Memory.of({"autoscaling": found.memory.as_status()})
     assert kept.replicas == found.replicas
     if found.replicas == replicas:
-        assert decided(load, fleet(replicas, routable), kept).memory.as_status() == kept.as_status()
+        assert decided(load, engines, kept).memory.as_status() == kept.as_status()
 
 
 # With the rest of the operator

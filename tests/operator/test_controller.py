@@ -13,9 +13,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.operator import building
 from tests.operator.fake_cluster import Call, FakeCluster
 
+from octavo.operator import controller
 from octavo.operator.cluster import (
     ClusterError,
     ConflictError,
+    FailedError,
     Key,
     RefusedError,
     UnavailableError,
@@ -393,6 +395,28 @@ def test_what_is_refused_is_said_in_a_condition_and_tried_again() -> None:
         await world.settle()
         assert world.deployment()
         assert "exceeded quota" not in str(world.condition())
+
+    run(case)
+
+
+def test_what_an_api_server_fails_at_for_long_is_said_until_it_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "FIRST_BACKOFF_S", 0.001)
+
+    async def case(world: World) -> None:
+        world.apply()
+        await world.run()
+        await world.until(lambda: world.condition("Routable"))
+        failed = FailedError('failed calling webhook "validate.example.com"')
+        world.cluster.fail(failed, when=lambda call: call.is_write and call.kind == SERVICE)
+        world.cluster.remove(SERVICE, Key(TEAM, "llama-engine"))
+        world.apply(replicas=2)
+        await world.until(lambda: "validate.example.com" in world.condition().get("message", ""))
+        assert world.condition()["observedGeneration"] == 2
+        assert (world.deployment() or {})["spec"]["replicas"] == 2, "what is behind it is written"
+        world.cluster.faults.clear()
+        await world.until(lambda: "webhook" not in world.condition()["message"])
 
     run(case)
 

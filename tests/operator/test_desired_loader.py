@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.operator.building import from_hub, service
 
 from octavo.operator import desired_loader, names, shared_volume
@@ -36,6 +37,27 @@ def test_the_loader_tries_again_by_itself_and_says_why_it_ended() -> None:
     assert found["spec"]["backoffLimit"] >= 10**6
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
     assert container["command"] == ["python", "-m", "octavo.loader"]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {"requests": {"cpu": "100m", "memory": "256Mi"}}),
+        (
+            {"limits": {"memory": "128Mi"}},
+            {"limits": {"memory": "128Mi"}, "requests": {"cpu": "100m"}},
+        ),
+        (
+            {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi", "cpu": 1}},
+            {"limits": {"memory": "2Gi", "cpu": 1}, "requests": {"memory": "1Gi"}},
+        ),
+    ],
+    ids=["usual", "limited", "all"],
+)
+def test_the_loader_gets_what_it_is_given(given: Manifest, found: Manifest) -> None:
+    volume = {"size": "1Gi"} | ({"loaderResources": given} if given else {})
+    (container,) = job(cache={"volume": volume})["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == found
 
 
 def test_the_loader_has_the_model_s_secret_and_the_engine_s_place() -> None:

@@ -11,6 +11,7 @@ from tests.operator.fake_cluster import FakeCluster
 
 from octavo.operator.cluster import (
     ConflictError,
+    FailedError,
     Key,
     MissingError,
     RefusedError,
@@ -71,9 +72,13 @@ class World:
         metadata = {"name": "chat", "namespace": "shop", "uid": "uid-cr"}
         self.resource = self.cluster.put(INFERENCE_SERVICE, {"metadata": metadata, "spec": {}})
 
-    async def execute(self, *writes: Write, known: tuple[Refusal, ...] = ()) -> Outcome:
+    async def execute(
+        self, *writes: Write, known: tuple[Refusal, ...] = (), is_lasting: bool = False
+    ) -> Outcome:
         plan = Plan(writes=writes, status=STATUS, events=(STARTED,))
-        outcome = await self.executor.execute(plan, self.resource, known=known)
+        outcome = await self.executor.execute(
+            plan, self.resource, known=known, is_lasting=is_lasting
+        )
         self.resource = self.mirror.resource(CHAT) or self.resource
         return outcome
 
@@ -244,6 +249,33 @@ def test_without_an_answer_the_plan_ends() -> None:
             await world.execute(apply(SERVICE, "chat-engine"), apply(DEPLOYMENT, "chat-engine"))
         assert world.done == [("apply", "chat-engine")]
         assert world.counted('kind="Service",outcome="unavailable",verb="apply"')
+
+    run(case)
+
+
+def test_a_write_that_keeps_failing_is_as_good_as_refused() -> None:
+    async def case(world: World) -> None:
+        webhook = FailedError("failed calling webhook")
+        world.cluster.fail(webhook, when=lambda c: c.is_write and c.kind == SERVICE)
+        writes = apply(SERVICE, "chat-engine"), apply(DEPLOYMENT, "chat-engine")
+        with pytest.raises(FailedError):
+            await world.execute(*writes)
+        assert world.done == [("apply", "chat-engine")], "it may have been a moment's"
+        first = await world.execute(*writes, is_lasting=True)
+        assert [(r.kind, r.message) for r in first.refusals] == [("Service", webhook.message)]
+        assert (first.num_writes, first.status_waits, world.status) == (1, True, None)
+        second = await world.execute(*writes, known=first.refusals)
+        assert (second.refusals, second.status_waits) == (first.refusals, False)
+        assert world.status == STATUS
+
+    run(case)
+
+
+def test_an_api_server_that_is_away_for_long_still_ends_the_plan() -> None:
+    async def case(world: World) -> None:
+        world.cluster.fail(UnavailableError("away"), when=lambda call: call.kind == SERVICE)
+        with pytest.raises(UnavailableError):
+            await world.execute(apply(SERVICE, "chat-engine"), is_lasting=True)
 
     run(case)
 

@@ -209,6 +209,69 @@ def test_another_owner_of_a_name_is_news() -> None:
     run(case)
 
 
+def test_a_gateway_that_drains_is_heard_but_not_asked_which_engines_there_are() -> None:
+    async def case(world: World, gateways: list[Gateway]) -> None:
+        first, second = gateways
+        first.state["services"] = [load(CHAT, in_flight=1, wanted_age_s=60.0)]
+        first.state["uptime_s"] = 5000.0
+        world.place(first, second)
+        await world.reports.poll()
+        world.place(first, ready=False)
+        assert await world.look_again() is None, "a gateway leaves: all are concerned"
+        first.state["services"] = [load(CHAT, in_flight=2, wanted_age_s=65.0)]
+        await world.reports.poll()
+        seen = world.reports.about(CHAT)
+        assert ([r.gateway for r in seen.reports], seen.silent) == (["g1"], 0)
+        (report,) = seen.leaving
+        assert (report.gateway, report.uptime_s, report.services[0].in_flight) == ("g0", 5000.0, 2)
+        assert world.reports.count(fresh=True) == 1
+        assert world.reports.busy() == {CHAT}
+        first.state["services"] = [load(CHAT, in_flight=0, wanted_age_s=66.0)]
+        assert await world.reports.poll() == {CHAT}, "its last stream has ended"
+
+    run(case, gateways=2)
+
+
+def test_a_gateway_that_has_ended_is_not_asked_any_more_and_missed_by_nobody() -> None:
+    async def case(world: World, gateways: list[Gateway]) -> None:
+        first, second = gateways
+        first.state["services"] = [load(CHAT, in_flight=1)]
+        world.place(first, second)
+        await world.reports.poll()
+        world.place(first, ready=False)
+        await world.look_again()
+        first.status = 500
+        await world.reports.poll()
+        assert len(world.reports.about(CHAT).leaving) == 1, "it may be slow"
+        world.time += FRESH_S
+        await world.reports.poll()
+        num_asked = first.num_asked
+        await world.look_again()
+        assert first.num_asked == num_asked
+        seen = world.reports.about(CHAT)
+        assert (len(seen.reports), seen.leaving, seen.silent) == (1, (), 0)
+        assert world.reports.busy() == set()
+        first.status = 200
+        world.place(first)
+        await world.look_again()
+        assert len(world.reports.about(CHAT).reports) == 2, "it is Ready again"
+
+    run(case, gateways=2)
+
+
+def test_a_gateway_says_how_long_it_runs_also_of_services_that_it_does_not_know() -> None:
+    async def case(world: World, gateways: list[Gateway]) -> None:
+        (gateway,) = gateways
+        gateway.state |= {"uptime_s": 3.5, "services": [load(CHAT)]}
+        world.place(gateway)
+        await world.reports.poll()
+        for service in (CHAT, EMBED):
+            (report,) = world.reports.about(service).reports
+            assert report.uptime_s == 3.5
+
+    run(case)
+
+
 def test_gateways_come_and_go_with_their_endpoints() -> None:
     async def case(world: World, gateways: list[Gateway]) -> None:
         first, second = gateways

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,8 +8,11 @@ from tests.operator.building import from_hub, resource
 from tests.operator.engine_pods import ended, waiting
 from tests.operator.world import World
 
+from octavo.operator import conditions
 from octavo.operator.kinds import Manifest
-from octavo.operator.observed import ServiceLoad
+from octavo.operator.observed import Refusal, ServiceLoad
+from octavo.operator.reconcile import reconcile
+from octavo.operator.timestamps import to_text
 
 
 def settled(**spec: Any) -> World:
@@ -100,6 +104,35 @@ def test_pods_that_a_quota_forbids_are_told() -> None:
     assert world.condition("Scheduled")["message"] == "exceeded quota: gpus"
 
 
+def test_a_quota_that_makes_engines_be_replaced_one_by_one_is_no_failure() -> None:
+    world = settled(replicas=1)
+    world.edit(resource(replicas=1, engine={"image": "a:2"})["spec"])
+    world.execute(world.plan())
+    failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}
+    failed["lastTransitionTime"] = to_text(world.now)
+    generation = world.deployment["metadata"]["generation"]
+    world.deployment["status"] = {"observedGeneration": generation, "conditions": [failed]}
+    assert told(world) == ("False", "PodsRefused")
+    world.now += 30
+    assert told(world) == ("False", "NoSurgeRoom")
+    assert world.deployment["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 0
+
+
+def test_a_volume_that_cannot_grow_keeps_no_service_from_being_ready() -> None:
+    def ready(world: World, *refusals: Refusal) -> tuple[str, str]:
+        plan = reconcile(replace(world.observed(), refusals=refusals), world.now)
+        found = conditions.find((plan.status or world.resource["status"])["conditions"], "Ready")
+        return found["status"], found["reason"]
+
+    refusal = Refusal(kind="PersistentVolumeClaim", name="llama-models", message="why")
+    world = settled(replicas=1, **from_hub())
+    grown = from_hub() | {"cache": {"volume": {"size": "30Gi"}}}
+    world.edit(resource(replicas=1, **grown)["spec"])
+    assert ready(world, refusal) == ("True", "Serving")
+    assert ready(world, replace(refusal, kind="Service")) == ("False", "WriteRefused")
+    assert ready(World(resource(**from_hub())), refusal) == ("False", "WriteRefused"), "not made"
+
+
 def test_engines_that_gateways_cannot_reach_are_told() -> None:
     world = World(resource(replicas=1), gateways=True)
     world.reports = lambda: type(World.reports(world))(reports=(), silent=1)  # type: ignore[method-assign]
@@ -113,6 +146,40 @@ def test_engines_that_gateways_cannot_reach_are_told() -> None:
 
 def test_no_engines_are_wanted_and_none_serve() -> None:
     assert told(settled(replicas=0)) == ("False", "Stopped")
+
+
+def asleep(**spec: Any) -> World:
+    """A service without engines, as nobody has asked for a while."""
+    world = settled(autoscaling={"minReplicas": 0, "maxReplicas": 3}, **spec)
+    world.now += 400
+    world.settle()
+    assert told(world) == ("True", "ScaledToZero")
+    return world
+
+
+def test_an_edit_that_changes_no_engine_leaves_a_sleeping_service_ready() -> None:
+    world = asleep()
+    world.edit(resource(autoscaling={"minReplicas": 0, "maxReplicas": 4})["spec"])
+    assert told(world) == ("True", "ScaledToZero")
+    assert world.condition("Ready")["observedGeneration"] == 2
+
+
+def test_a_revision_that_has_never_served_is_not_known_to_be_ready() -> None:
+    world = asleep()
+    before = world.resource["spec"]
+    world.edit(resource(autoscaling=before["autoscaling"], engine={"image": "a:2"})["spec"])
+    world.settle()
+    assert told(world) == ("Unknown", "ScaledToZero")
+    world.edit(before)
+    world.settle()
+    assert told(world) == ("True", "ScaledToZero"), "it is the one that served"
+
+
+def test_a_sleeping_service_of_the_version_before_is_ready_as_it_was() -> None:
+    world = asleep()
+    served = world.resource["status"].pop("servedRevision")
+    assert told(world) == ("True", "ScaledToZero")
+    assert world.resource["status"]["servedRevision"] == served
 
 
 def test_a_service_stays_ready_while_it_is_scaled() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.cluster.kubernetes import Kubernetes, condition
+from tests.cluster.program import wait_until
 from tests.operator.on_api_server import defined, ready, reason, replicas, resource, said, settled
 from tests.operator.reconciling import Reconciler
 
-from octavo.operator import names, rollout
+from octavo.operator import model_state, names
+from octavo.operator.cluster import FailedError
+from octavo.operator.kinds import CONFIG_MAP, object_of
 from octavo.operator.observed import Observed
 from octavo.operator.plan import Apply
 from octavo.operator.writes import owns_replicas
@@ -24,16 +28,31 @@ def images(cluster: Kubernetes, namespace: str) -> set[str]:
     return {pod["spec"]["containers"][0]["image"] for pod in pods}
 
 
+def limit(cluster: Kubernetes, namespace: str, hard: dict[str, str]) -> None:
+    """Gives a namespace a quota."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "few"},
+        "spec": {"hard": hard},
+    }
+    cluster.kubectl.apply(quota, namespace=namespace)
+    cluster.kubectl.until(
+        lambda q: "hard" in (q.get("status") or {}), "resourcequota", "few", namespace=namespace
+    )
+
+
+@pytest.mark.parametrize(("num_gpus", "quota"), [(1, 0), (4, 1)], ids=["nodes", "quota"])
 def test_with_one_gpu_engines_are_replaced_one_by_one_and_it_is_said(
-    defined: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch
+    defined: Kubernetes, namespace: str, num_gpus: int, quota: int
 ) -> None:
-    monkeypatch.setattr(rollout, "NO_ROOM_AFTER_S", 3.0)
-    with defined.fake_node(gpus=1) as node:
+    if quota:
+        limit(defined, namespace, {"requests.nvidia.com/gpu": str(quota)})
+    with defined.fake_node(gpus=num_gpus) as node:
         place = {"device": "cuda", "nodeSelector": {"kubernetes.io/hostname": node}}
-        reconciler = settled(defined, namespace, replicas=1, engine=place | {"image": "a:1"})
-        defined.kubectl.apply(
-            resource(replicas=1, engine=place | {"image": "a:2"}), namespace=namespace
-        )
+        how: dict[str, Any] = {"replicas": 1, "rollout": {"noRoomSeconds": 2}}
+        reconciler = settled(defined, namespace, **how, engine=place | {"image": "a:1"})
+        defined.kubectl.apply(resource(**how, engine=place | {"image": "a:2"}), namespace=namespace)
         reasons: list[str] = []
 
         def done(observed: Observed) -> bool:
@@ -98,20 +117,123 @@ def test_an_engine_that_ends_says_why(
 
 
 def test_pods_that_admission_refuses_are_told(defined: Kubernetes, namespace: str) -> None:
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "few"},
-        "spec": {"hard": {"pods": "1"}},
-    }
-    defined.kubectl.apply(quota, namespace=namespace)
-    defined.kubectl.until(
-        lambda q: "hard" in (q.get("status") or {}), "resourcequota", "few", namespace=namespace
-    )
+    limit(defined, namespace, {"pods": "1"})
     defined.kubectl.apply(resource(replicas=2), namespace=namespace)
     reconciler = Reconciler(defined.kubeconfig, namespace, "llama")
     found = reconciler.until(lambda o: reason(o, "Ready") == "PodsRefused")
     assert "exceeded quota: few" in said(found)["message"]
+
+
+HUB: dict[str, Any] = {"uri": "hf://org/llama"}
+
+
+def test_a_loader_that_a_quota_forbids_is_told_and_can_be_given_what_it_wants(
+    defined: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_state, "NO_POD_AFTER_S", 1.0)
+    limit(defined, namespace, {"limits.memory": "8Gi"})
+    engine = {"resources": {"limits": {"memory": "2Gi"}}}
+    volume: dict[str, Any] = {"size": "1Gi"}
+    spec: dict[str, Any] = {"model": HUB, "engine": engine, "replicas": 1}
+    defined.kubectl.apply(resource(**spec, cache={"volume": volume}), namespace=namespace)
+    reconciler = Reconciler(defined.kubeconfig, namespace, "llama")
+    found = reconciler.until(lambda o: reason(o, "Ready") == "NoLoaderPod")
+    assert "kubectl describe job says why" in said(found, "ModelCached")["message"]
+    (job,) = defined.kubectl.list("jobs", namespace=namespace)
+    described = defined.kubectl("describe", "job", job["metadata"]["name"], namespace=namespace)
+    assert "must specify limits.memory" in described
+    volume["loaderResources"] = {"limits": {"memory": "1Gi"}}
+    defined.kubectl.apply(resource(**spec, cache={"volume": volume}), namespace=namespace)
+    reconciler.until(lambda observed: ready(observed) == "True")
+
+
+@pytest.fixture
+def storage_class(defined: Kubernetes, namespace: str) -> Iterator[str]:
+    """A class whose volumes cannot grow."""
+    name = f"fixed-{namespace}"
+    defined.kubectl.apply(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name},
+            "provisioner": "fake.octavo.dev/volume",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+    )
+    yield name
+    defined.kubectl("delete", "storageclass", name)
+
+
+def test_a_volume_that_cannot_grow_is_told_and_the_way_back_is_open(
+    defined: Kubernetes, namespace: str, storage_class: str
+) -> None:
+    def edit(size: str) -> Observed:
+        volume = {"size": size, "storageClassName": storage_class}
+        edited = resource(model=HUB, replicas=1, cache={"volume": volume})
+        defined.kubectl.apply(edited, namespace=namespace)
+        for _ in range(3):  # what is refused is known to the look behind it
+            reconciler.turn()
+        return reconciler.observed()
+
+    volume = {"size": "1Gi", "storageClassName": storage_class}
+    reconciler = settled(defined, namespace, model=HUB, replicas=1, cache={"volume": volume})
+    found = edit("2Gi")
+    assert (ready(found), reason(found, "ModelCached")) == ("True", "VolumeNotGrown")
+    assert "its volume stays at 1Gi: " in said(found, "ModelCached")["message"]
+    assert reconciler.refusals != []
+    found = edit("1Gi")
+    assert (ready(found), reason(found, "ModelCached")) == ("True", "Loaded")
+    assert reconciler.plan().is_empty
+    growing = json.dumps({"allowVolumeExpansion": True})
+    defined.kubectl("patch", "storageclass", storage_class, "--type=merge", "-p", growing)
+    larger = json.dumps({"spec": {"resources": {"requests": {"storage": "3Gi"}}}})
+    defined.kubectl("patch", "pvc", "llama-models", "-p", larger, namespace=namespace)
+    found = edit("2Gi")
+    assert (ready(found), reconciler.refusals) == ("True", [])
+    assert "its volume has 3Gi" in said(found, "ModelCached")["message"]
+    assert reconciler.plan().is_empty
+
+
+def test_a_webhook_that_is_away_is_told_apart_from_an_api_server_that_is(
+    defined: Kubernetes, namespace: str
+) -> None:
+    reconciler, name = Reconciler(defined.kubeconfig, namespace, "llama"), f"away-{namespace}"
+    webhook = {
+        "name": "away.example.com",
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["*"],
+                "resources": ["configmaps"],
+            }
+        ],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    defined.kubectl.apply(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": name},
+            "webhooks": [webhook],
+        }
+    )
+    wanted = object_of(CONFIG_MAP, {"name": "x", "namespace": namespace}, data={"a": "1"})
+
+    def fails() -> bool:
+        try:
+            reconciler.do(lambda cluster: cluster.apply(CONFIG_MAP, wanted))
+        except FailedError as error:
+            return 'failed calling webhook "away.example.com"' in error.message
+        return False
+
+    try:
+        wait_until(fails, 30, lambda: "the webhook is not asked")
+    finally:
+        defined.kubectl("delete", "validatingwebhookconfiguration", name)
 
 
 def test_our_pods_fit_the_restricted_standard(defined: Kubernetes, namespace: str) -> None:

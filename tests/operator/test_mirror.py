@@ -140,3 +140,21 @@ def test_readiness_is_what_the_status_says() -> None:
     for name, status in (("a", {"conditions": [{"type": "Ready", "status": "True"}]}), ("b", {})):
         mirror.see(INFERENCE_SERVICE, thing(name, 5, status=status))
     assert dict(mirror.readiness()) == {Key("shop", "a"): True, Key("shop", "b"): False}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "told"),
+    [
+        ("False", "Stopped", None),
+        ("Unknown", "ScaledToZero", None),
+        ("True", "ScaledToZero", True),
+        ("False", "Loading", False),
+    ],
+)
+def test_whoever_is_to_have_no_engines_misses_none(
+    status: str, reason: str, told: bool | None
+) -> None:
+    mirror = Mirror()
+    ready = {"type": "Ready", "status": status, "reason": reason}
+    mirror.see(INFERENCE_SERVICE, thing("a", 5, status={"conditions": [ready]}))
+    assert dict(mirror.readiness()).get(Key("shop", "a")) is told

@@ -11,27 +11,36 @@ from tests.operator.world import START
 from octavo.operator import desired_loader, model_state, names
 from octavo.operator.conditions import Condition
 from octavo.operator.kinds import Manifest
-from octavo.operator.observed import Observed
+from octavo.operator.observed import Observed, Refusal
 from octavo.operator.timestamps import to_text
 
 JOB = desired_loader.job_name(service(**from_hub()))
 
 
-def judged(*children: Manifest, pods: tuple[Manifest, ...] = (), **spec: Any) -> Condition:
+def judged(
+    *children: Manifest,
+    pods: tuple[Manifest, ...] = (),
+    refusals: tuple[Refusal, ...] = (),
+    **spec: Any,
+) -> Condition:
     spec = spec or from_hub()
     observed = Observed(
-        resource=resource(**spec), installation=INSTALLATION, children=children, pods=pods
+        resource=resource(**spec),
+        installation=INSTALLATION,
+        children=children,
+        pods=pods,
+        refusals=refusals,
     )
     return model_state.judge(service(**spec), observed, START)
 
 
-def job(*conditions: str) -> Manifest:
+def job(*conditions: str, age_s: float = 0.0, **status: Any) -> Manifest:
     said = [{"type": c, "status": "True", "message": "why"} for c in conditions]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": JOB},
-        "status": {"conditions": said},
+        "metadata": {"name": JOB, "creationTimestamp": to_text(START - age_s)},
+        "status": {"conditions": said, **status},
     }
 
 
@@ -78,6 +87,45 @@ def test_why_a_loader_does_not_get_on_is_told() -> None:
     waiting = unplaced("no node", name="l", component=names.LOADER)
     waiting["metadata"]["labels"]["batch.kubernetes.io/job-name"] = JOB
     assert judged(job(), pods=(waiting,)).reason == "Unschedulable"
+
+
+def test_a_loader_that_kubernetes_makes_no_pod_of_is_told() -> None:
+    assert judged(job(age_s=29)).reason == "Loading"
+    found = judged(job(age_s=30))
+    assert (found.status, found.reason, found.is_failure) == ("False", "NoLoaderPod", True)
+    assert f"the Job {JOB}: kubectl describe job says why" in found.message
+    assert judged(job(age_s=30, active=1)).reason == "Loading", "its pod is not seen yet"
+    assert judged(job(age_s=30), pods=(loader(going=True),)).reason == "Loading"
+    assert judged(job("Complete", age_s=30)).reason == "Loaded"
+
+
+def claim(size: str) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "llama-models"},
+        "spec": {"resources": {"requests": {"storage": size}}},
+    }
+
+
+def test_a_volume_that_cannot_grow_is_told_of_the_model_that_is_in_it() -> None:
+    why = "only dynamically provisioned pvc can be resized"
+    refusal = Refusal(kind="PersistentVolumeClaim", name="llama-models", message=why)
+    found = judged(job("Complete"), claim("10Gi"), refusals=(refusal,))
+    assert (found.status, found.reason, found.is_failure) == ("True", "VolumeNotGrown", True)
+    assert found.message.endswith(f"is in the volume; its volume stays at 10Gi: {why}")
+    loading = judged(job(), claim("10Gi"), refusals=(refusal,))
+    assert (loading.status, loading.reason) == ("False", "Loading")
+    assert loading.message.endswith(why)
+    other = Refusal(kind="Service", name="llama-models", message=why)
+    assert judged(job("Complete"), claim("20Gi"), refusals=(other,)).reason == "Loaded"
+
+
+def test_a_volume_that_is_larger_than_it_is_to_be_is_told() -> None:
+    found = judged(job("Complete"), claim("30Gi"))
+    assert (found.status, found.reason, found.is_failure) == ("True", "Loaded", False)
+    assert found.message.endswith("; its volume has 30Gi, as none can shrink to 20Gi")
+    assert judged(job("Complete"), claim("20480Mi")).message.endswith("is in the volume")
 
 
 def test_a_loader_of_another_model_has_to_end_first() -> None:

@@ -12,7 +12,7 @@ from tests.operator.specs import DATA, specs
 from tests.operator.world import START, World, at
 
 from octavo.operator import names, pods, schema
-from octavo.operator.kinds import JOB, SERVICE
+from octavo.operator.kinds import JOB, SERVICE, Manifest
 from octavo.operator.observed import Refusal
 from octavo.operator.plan import Apply, Plan
 from octavo.operator.reconcile import reconcile
@@ -35,7 +35,7 @@ def wanted_state(world: World) -> object:
         else {
             "labels": child["metadata"]["labels"],
             "annotations": child["metadata"]["annotations"],
-            "content": child.get("spec") or child["data"],
+            "content": _without_size(child),
         }
         for key, child in world.children.items()
     }
@@ -46,6 +46,13 @@ def wanted_state(world: World) -> object:
     }
     words = [(c["type"], c["status"], c["reason"]) for c in world.resource["status"]["conditions"]]
     return copy.deepcopy((children, status, words))
+
+
+def _without_size(child: Manifest) -> Manifest:
+    """Returns what was applied, without what no claim loses: the size that it once had."""
+    content: Manifest = child.get("spec") or child["data"]
+    has_size = child["kind"] == "PersistentVolumeClaim"
+    return content | {"resources": None} if has_size else content
 
 
 def settled(world: World) -> World:

@@ -1,13 +1,34 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import pytest
 from tests.operator.building import from_hub, resource, service
-from tests.operator.world import World
+from tests.operator.world import START, World
 
+from octavo.operator.autoscale import LOADING_S
 from octavo.operator.kinds import Manifest
-from octavo.operator.plan import Apply
-from octavo.operator.replicas import DEFAULT_PLACES, Replicas, decide
+from octavo.operator.names import ROUTABLE_GATE
+from octavo.operator.observed import ServiceLoad
+from octavo.operator.plan import Apply, Scale
+from octavo.operator.replicas import DEFAULT_PLACES, Replicas, decide, is_loading
+from octavo.operator.timestamps import to_text
+
+ASLEEP: dict[str, Any] = {"minReplicas": 0, "maxReplicas": 4}
+OTHER: dict[str, Any] = {"engine": {"options": {"threads": 2}}}
+DRY_RUN = {"serving.octavo.dev/dry-run": "true"}
+
+
+def conditions(**statuses: str) -> list[Manifest]:
+    return [{"type": name, "status": status} for name, status in statuses.items()]
+
+
+NO_NODE = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+CRASHED = {"containerStatuses": [{"lastState": {"terminated": {"exitCode": 3}}}]}
+LOADED = {"conditions": conditions(ContainersReady="True", Ready="False")}
+SERVES = {"conditions": [*conditions(ContainersReady="True", Ready="True"),
+                         {"type": ROUTABLE_GATE, "status": "True"}]}  # fmt: skip
 
 
 def decided(world: World, **spec: Any) -> Replicas:
@@ -87,6 +108,89 @@ def test_a_dry_run_scales_nothing() -> None:
     world.edit(resource(autoscaling={"minReplicas": 3, "maxReplicas": 4})["spec"])
     world.execute(world.plan())
     assert world.deployment["spec"]["replicas"] == 2
+
+
+def test_a_service_that_sleeps_wakes_in_a_dry_run_and_nothing_else_is_written() -> None:
+    world = World(resource(autoscaling=ASLEEP))
+    world.settle()
+    world.now += 400
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 0
+    present = copy.deepcopy(world.deployment["spec"]["template"])
+    world.resource["metadata"]["annotations"] = DRY_RUN
+    world.edit(resource(autoscaling=ASLEEP | {"minReplicas": 1}, **OTHER)["spec"])
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 0, "nobody asks"
+    world.load = ServiceLoad(service="team/llama", held=1, wanted_age_s=1.0)
+    plan = world.plan()
+    assert [type(write) for write in plan.writes] == [Scale]
+    assert plan.status is not None
+    assert not any("replicas" in path for path in plan.status["plan"]["changes"])
+    world.execute(plan)
+    assert world.deployment["spec"]["replicas"] == 1
+    assert world.deployment["spec"]["template"] == present
+    world.load = ServiceLoad(service="team/llama", in_flight=1, wanted_age_s=2.0, queue_s=99.0)
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 1, "it does not go on to scale"
+    assert [e.message for e in world.events if e.reason == "Scaled"][-1] == "0 → 1: a request came"
+    world.resource["metadata"]["annotations"] = {}
+    world.load = None
+    world.settle()
+    assert world.deployment["spec"]["template"] != present
+
+
+def test_a_service_that_is_stopped_does_not_wake_while_autoscaling_is_tried_out() -> None:
+    world = World(resource(replicas=0))
+    world.settle()
+    world.resource["metadata"]["annotations"] = DRY_RUN
+    world.edit(resource(autoscaling=ASLEEP)["spec"])
+    world.load = ServiceLoad(service="team/llama", held=1, wanted_age_s=1.0)
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 0
+
+
+def test_engines_that_have_had_their_time_keep_no_others() -> None:
+    """The fourth finds no node; the load ends."""
+    world = World(resource(autoscaling=ASLEEP | {"maxReplicas": 4, "maxStepUp": 3}), room=3)
+    world.settle()
+    world.load = ServiceLoad(service="team/llama", queue_s=99.0, in_flight=99, wanted_age_s=0.0)
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 4
+    world.load = None
+    world.now += 600
+    world.settle()
+    assert world.deployment["spec"]["replicas"] == 4, "a node may still come"
+    numbers = []
+    for _ in range(60):
+        plan = world.plan()
+        world.execute(plan)
+        world.step()
+        numbers.append(world.deployment["spec"]["replicas"])
+        if plan.requeue_s is not None:
+            world.now += plan.requeue_s
+    assert list(dict.fromkeys(numbers)) == [4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "change", "expected"),
+    [
+        (30.0, {}, 1),
+        (5000.0, {}, 1),
+        (LOADING_S - 1, NO_NODE, 1),
+        (LOADING_S, NO_NODE, 0),
+        (LOADING_S, CRASHED, 0),
+        (LOADING_S - 1, LOADED, 1),
+        (LOADING_S, LOADED, 0),
+        (30.0, SERVES, 0),
+    ],
+    ids=[
+        "young", "loads for long", "a node may come", "no node came", "it crashes",
+        "gateways connect", "gateways cannot reach it", "it serves",
+    ],
+)  # fmt: skip
+def test_what_may_soon_serve_loads(age_s: float, change: Manifest, expected: int) -> None:
+    pod = {"metadata": {"creationTimestamp": to_text(START - age_s)}, "status": change}
+    assert is_loading(pod, START) == expected
 
 
 def test_one_is_scaled_while_its_new_model_is_loaded() -> None:

@@ -7,11 +7,12 @@ from tests.operator.building import from_hub, resource, service
 from tests.operator.engine_pods import pod, unplaced
 from tests.operator.world import START, World
 
-from octavo.operator import rollout
+from octavo.operator import names
 from octavo.operator.desired_engine import Strategy
 from octavo.operator.kinds import Manifest
 from octavo.operator.rollout import ONE_BY_ONE, Decision, decide
 from octavo.operator.spec import Rollout
+from octavo.operator.timestamps import to_text
 
 USUAL = Strategy(max_surge=1, max_unavailable=0)
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -43,8 +44,16 @@ def test_a_new_engine_without_room_waits_before_an_old_one_goes() -> None:
     early = decided(OLD, NEW, now=START + 10)
     assert (early.strategy, early.is_short_of_room) == (USUAL, False)
     assert early.look_again_s == pytest.approx(20)
-    late = decided(OLD, NEW, now=START + rollout.NO_ROOM_AFTER_S)
+    late = decided(OLD, NEW, now=START + 30)
     assert (late.strategy, late.is_short_of_room) == (ONE_BY_ONE, True)
+
+
+def test_who_has_nodes_made_on_demand_has_it_wait_longer() -> None:
+    early = decided(OLD, NEW, now=START + 60, noRoomSeconds=600)
+    assert early == Decision(strategy=USUAL, look_again_s=540)
+    late = decided(OLD, NEW, now=START + 600, noRoomSeconds=600)
+    assert (late.strategy, late.is_short_of_room) == (ONE_BY_ONE, True)
+    assert decided(OLD, NEW, now=START, noRoomSeconds=0).strategy == ONE_BY_ONE
 
 
 def test_it_goes_on_one_by_one_until_no_old_engine_is_left() -> None:
@@ -79,6 +88,73 @@ def test_it_goes_on_one_by_one_until_no_old_engine_is_left() -> None:
 def test_a_mistake_in_the_new_revision_costs_no_engine_that_serves(new: Manifest) -> None:
     found = decided(OLD, new, now=START + 3600)
     assert (found.strategy, found.is_short_of_room) == (USUAL, False)
+
+
+OVER = 'pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
+
+
+def refused(
+    spec: Manifest = GPU,
+    *,
+    message: str = OVER,
+    template: str = "new",
+    strategy: tuple[int, int] = (1, 0),
+) -> Manifest:
+    """Returns a Deployment of whose template no pod can be made."""
+    found = deployment(*strategy)
+    annotations = {names.TEMPLATE: template}
+    found["spec"]["template"] = {"metadata": {"annotations": annotations}, "spec": spec}
+    failure = {"type": "ReplicaFailure", "status": "True", "message": message}
+    found["status"] = {"conditions": [failure | {"lastTransitionTime": to_text(START)}]}
+    return found
+
+
+def test_a_quota_that_forbids_one_more_engine_is_no_room() -> None:
+    early = decided(OLD, now=START + 10, present=refused())
+    assert early == Decision(strategy=USUAL, look_again_s=20)
+    late = decided(OLD, now=START + 30, present=refused())
+    assert (late.strategy, late.is_short_of_room) == (ONE_BY_ONE, True)
+    going_on = decided(OLD, now=START + 31, present=refused(strategy=(0, 1)))
+    assert (going_on.strategy, going_on.is_short_of_room) == (ONE_BY_ONE, True)
+    going = pod("old", template="old", going=True, spec=GPU)
+    assert decided(going, now=START + 60, present=refused(strategy=(0, 1))) == going_on
+    gone = decided(now=START + 60, present=refused(strategy=(0, 1)))
+    assert (gone.strategy, gone.is_short_of_room) == (USUAL, False)
+    raised = decided(OLD, now=START + 60, present=deployment(0, 1))
+    assert (raised.strategy, raised.is_short_of_room) == (USUAL, False)
+
+
+def limits(**more: str) -> Manifest:
+    resources = {"limits": {"nvidia.com/gpu": "1"} | more, "requests": {"memory": "1Gi"}}
+    return {"containers": [{"name": "engine", "resources": resources}]}
+
+
+@pytest.mark.parametrize(
+    "present",
+    [
+        refused(message="failed quota: m: must specify limits.memory"),
+        refused({"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}),
+        refused(limits(memory="9Gi")),
+        refused(limits(memory="4Gi") | {"nodeSelector": {"a": "b"}}),
+        refused(limits(memory="4Gi") | {"priorityClassName": "high"}),
+        refused(limits(memory="4Gi"), template="older"),
+    ],
+    ids=["not over it", "more GPUs", "a higher limit", "other nodes", "another class", "not new"],
+)
+def test_a_mistake_that_a_quota_forbids_costs_no_engine_that_serves(present: Manifest) -> None:
+    old = pod("old", template="old", ready=True, routable=True, spec=limits(memory="4Gi"))
+    found = decided(old, now=START + 3600, present=present)
+    assert (found.strategy, found.is_short_of_room) == (USUAL, False)
+
+
+def test_what_kubernetes_adds_to_pods_makes_them_no_others() -> None:
+    own = {"key": "gpu", "operator": "Exists"}
+    added = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 300}
+    both = {"tolerations": [own, added], "priorityClassName": "default"}
+    old = pod("old", template="old", ready=True, routable=True, spec=GPU | both)
+    for tolerations, strategy in (([own], ONE_BY_ONE), ([], USUAL)):
+        present = refused(GPU | {"tolerations": tolerations})
+        assert decided(old, now=START + 60, present=present).strategy == strategy
 
 
 def test_who_wants_it_one_by_one_gets_no_condition_for_it() -> None:

@@ -29,6 +29,12 @@ def test_names_default_to_that_of_the_object() -> None:
     assert named.served_names == ("a", "b")
 
 
+def test_a_definition_without_the_newest_fields_is_as_good() -> None:
+    older = resource()
+    del older["spec"]["rollout"]["noRoomSeconds"]
+    assert parse(older) == service()
+
+
 def test_the_dry_run_is_an_annotation() -> None:
     found = resource()
     assert not service().is_dry_run
@@ -66,6 +72,9 @@ def test_the_dry_run_is_an_annotation() -> None:
          "spec.cache.disk.size: 9Gi leaves nothing of the 8Gi of engine.resources.limits.ephem"),
         ({"cache": {"pinnedPrefixes": [{"text": "x"}, {}]}},
          "spec.cache.pinnedPrefixes[1]: has either text or messages"),
+        (from_hub() | {"cache": {"volume": {
+            "size": 1, "loaderResources": {"limits": {"memory": "much"}}}}},
+         "spec.cache.volume.loaderResources.limits.memory: 'much' is no quantity such as 500m, "),
         (from_hub() | {"cache": {"volume": {"size": "x"}}},
          "spec.cache.volume.size: 'x' is no quantity such as 500m, 20Gi or 2"),
         ({"engine": {"extraArgs": ["--listen=0.0.0.0:1"]}},

@@ -190,6 +190,30 @@ def test_another_volume_that_somebody_removes_comes_back() -> None:
     assert (len(found.writes), found.is_curtailed) == (1, False)
 
 
+def claim(size: str) -> Manifest:
+    return object_of(
+        VOLUME_CLAIM,
+        {"name": "models", "annotations": {names.APPLIED: "h"}},
+        spec={"resources": {"requests": {"storage": size}}},
+    )
+
+
+def test_a_claim_grows_and_never_shrinks() -> None:
+    def asked(wanted: Manifest) -> list[object]:
+        written = found_changes([there(claim("20Gi"))], [wanted]).writes
+        return [
+            write.manifest["spec"]["resources"]["requests"]["storage"]
+            for write in written
+            if isinstance(write, Apply)
+        ]
+
+    assert asked(claim("30Gi")) == ["30Gi"]
+    assert asked(claim("20480Mi")) == asked(claim("10Gi")) == []
+    edited = claim("10Gi")
+    edited["metadata"]["annotations"][names.APPLIED] = "h2"
+    assert asked(edited) == ["20Gi"]
+
+
 def test_a_field_is_ours_when_our_apply_has_it() -> None:
     def owned(**entry: Any) -> bool:
         fields = {"manager": "octavo-operator", "operation": "Apply"}

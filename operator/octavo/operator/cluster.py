@@ -6,6 +6,7 @@
       ├ MissingError        there is no such object, or no such namespace, or no such kind
       ├ ExpiredError        a list is too old to be continued
       └ UnavailableError    nothing is known, not even whether a write took effect: try again
+          └ FailedError     the API server answers, but what it asks does not: a webhook
 
 A port: `lightkube_cluster` is its adapter, the tests bring a fake one. Does no I/O.
 """
@@ -101,6 +102,10 @@ class UnavailableError(ClusterError):
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class FailedError(UnavailableError):
+    """The API server failed at this very request (500): a webhook that it has to ask is away."""
 
 
 class Cluster(Protocol):

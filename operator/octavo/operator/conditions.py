@@ -18,6 +18,11 @@ CERTIFICATE: Final = "CertificateValid"
 NAMED: Final = "Named"
 READY: Final = "Ready"
 
+STOPPED: Final = "Stopped"
+SCALED_TO_ZERO: Final = "ScaledToZero"
+AT_REST: Final = (STOPPED, SCALED_TO_ZERO)
+"""Reasons of Ready where there are to be no engines."""
+
 Truth = Literal["True", "False", "Unknown"]
 
 MAX_MESSAGE: Final = 4096

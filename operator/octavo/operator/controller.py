@@ -50,6 +50,9 @@ SETTLE_S: Final = 0.1
 FIRST_BACKOFF_S: Final = 0.5
 MAX_BACKOFF_S: Final = 30.0
 
+LASTING: Final = 5
+"""Failures of a service in a row, some ten seconds, after which its status says what fails."""
+
 SPREAD: Final = 0.5
 """Share of the time between two listings over which the looks at all services are spread."""
 
@@ -268,7 +271,8 @@ class Controller:
         if not self.scopes.is_open(service.namespace):
             return None  # closed meanwhile: what there is was forgotten, so nothing was observed
         plan = reconcile(observed, self._env.wall())
-        outcome = await self._executor.execute(plan, resource, known=known)
+        is_lasting = self._failures.get(service, 0) >= LASTING
+        outcome = await self._executor.execute(plan, resource, known=known, is_lasting=is_lasting)
         self._refusals[service] = outcome.refusals
         if not (outcome.num_writes or outcome.status_waits):
             self._rounds.pop(service, None)

@@ -26,6 +26,7 @@ from octavo.operator.spec import InferenceService, Volume
 
 CONTAINER: Final = "loader"
 _TRIES: Final = 1_000_000
+_REQUESTS: Final[Manifest] = {"cpu": "100m", "memory": "256Mi"}
 
 
 def job_name(service: InferenceService) -> str:
@@ -84,6 +85,15 @@ def job(
     )
 
 
+def _resources(volume: Volume | None) -> Manifest:
+    given = volume.loader_resources if volume else {}
+    limits = given.get("limits", {})
+    # What is limited only is requested as far as it is limited.
+    usual = {name: amount for name, amount in _REQUESTS.items() if name not in limits}
+    found = {"requests": usual | given.get("requests", {}), "limits": limits}
+    return {part: amounts for part, amounts in found.items() if amounts}
+
+
 def _pod(service: InferenceService, image: str, kept: Sequence[str]) -> Manifest:
     engine = service.spec.engine
     claim = {"claimName": names.models(service.name)}
@@ -93,7 +103,7 @@ def _pod(service: InferenceService, image: str, kept: Sequence[str]) -> Manifest
         "imagePullPolicy": engine.image_pull_policy,
         "command": ["python", "-m", "octavo.loader"],
         "args": literal(arguments(service, kept)),
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "resources": _resources(service.spec.cache.volume),
         "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [temporary_mount(), {"name": "models", "mountPath": MODELS}],

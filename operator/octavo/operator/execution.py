@@ -2,7 +2,8 @@
 
 What is gone needs no write. A refused write does not stop those behind it, and the status waits
 until the refusals are known to whoever made the plan. A conflict, or an API server that does not
-answer, ends the plan; what is in conflict is read again first. Decides nothing.
+answer, ends the plan; what is in conflict is read again first. So does a write that it fails at,
+until that has lasted: then it is as good as refused, and the status says why. Decides nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from octavo.operator.cluster import (
     Cluster,
     ClusterError,
     ConflictError,
+    FailedError,
     Key,
     MissingError,
     RefusedError,
@@ -81,7 +83,12 @@ class Executor:
         self._env = env
 
     async def execute(
-        self, plan: Plan, resource: Manifest, *, known: tuple[Refusal, ...]
+        self,
+        plan: Plan,
+        resource: Manifest,
+        *,
+        known: tuple[Refusal, ...],
+        is_lasting: bool = False,
     ) -> Outcome:
         """Carries out a plan for an InferenceService.
 
@@ -89,6 +96,7 @@ class Executor:
             plan: what to write.
             resource: the InferenceService as the plan was made from it.
             known: the refusals that the plan was made from.
+            is_lasting: whether earlier plans have ended before their end for long.
 
         Raises:
             ConflictError: something is not as the plan thought; observe again.
@@ -99,9 +107,12 @@ class Executor:
         for write in plan.writes:
             try:
                 num_writes += await self._write(write, resource)
-            except (RefusedError, MissingError) as error:
+            except (RefusedError, MissingError, FailedError) as error:
                 kind, name = _target(write)
                 refusal = Refusal(kind=kind.name, name=name, message=error.message)
+                is_settled = is_lasting or (kind.name, name) in _targets(known)
+                if isinstance(error, FailedError) and not is_settled:
+                    raise
                 refusals.append(refusal)
                 if refusal not in known:
                     log.warning(

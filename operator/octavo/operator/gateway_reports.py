@@ -1,15 +1,16 @@
-"""What the gateways say of themselves: each Ready one is asked for its /state every second or so.
+"""What the gateways say of themselves: each one is asked for its /state every second or so.
 
 The gateways are the endpoints of one Service. While the API server is away, or slow, the known ones
 are asked on; a gateway that does not answer keeps its last report for FRESH_S and is silent from
-then on. Knows nothing of what follows from a report.
+then on. One that is not Ready, or not any more, is asked as long as it answers. Knows nothing of
+what follows from a report.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
 import httpx
@@ -46,12 +47,20 @@ class _Gateway:
 
     address: str
     """HOST:PORT of its status server."""
+    is_ready: bool = True
+    """Whether it gets new requests, as its endpoint says."""
     asked_at: float = float("-inf")
     """When it answered last, on the loop's clock."""
     report: GatewayReport | None = None
     parts: Mapping[str, GatewayReport] = field(default_factory=dict)
     """The report, cut up by service."""
     failing: bool = False
+
+    def about(self, service: Key) -> GatewayReport:
+        """Returns what it said last of a service; it has said something."""
+        assert self.report is not None, "it has answered"
+        found = self.parts.get(str(service))
+        return found or replace(self.report, engines=(), services=())
 
 
 class GatewayReports:
@@ -86,22 +95,23 @@ class GatewayReports:
         return self._discovered_at > float("-inf")
 
     def count(self, *, fresh: bool) -> int:
-        """Returns the number of gateways with a fresh report, or of those without one."""
-        return sum(self._is_fresh(gateway) is fresh for gateway in self._gateways.values())
+        """Returns the number of Ready gateways with a fresh report, or of those without one."""
+        return sum(self._is_fresh(gateway) is fresh for gateway in self._ready())
 
     def about(self, service: Key) -> Gateways:
         """Returns what the gateways say about one InferenceService."""
-        fresh = [g for g in self._gateways.values() if self._is_fresh(g)]
-        reports = tuple(
-            g.parts.get(str(service)) or GatewayReport(gateway=g.report.gateway)
-            for g in fresh
-            if g.report is not None
+        told: dict[bool, list[GatewayReport]] = {True: [], False: []}
+        for gateway in self._gateways.values():
+            if gateway.report is not None and self._is_fresh(gateway):
+                told[gateway.is_ready].append(gateway.about(service))
+        return Gateways(
+            reports=tuple(told[True]), leaving=tuple(told[False]), silent=self.count(fresh=False)
         )
-        return Gateways(reports=reports, silent=len(self._gateways) - len(fresh))
 
     def busy(self) -> set[Key]:
         """Returns the services that have requests somewhere."""
-        loads = (load for g in self._gateways.values() if g.report for load in g.report.services)
+        heard = (g for g in self._gateways.values() if g.is_ready or self._is_fresh(g))
+        loads = (load for g in heard if g.report for load in g.report.services)
         return {_key(load.service) for load in loads if load.in_flight or load.queue_s}
 
     async def poll(self) -> set[Key] | None:
@@ -110,8 +120,9 @@ class GatewayReports:
         All are concerned when a gateway comes, goes or falls silent.
         """
         await self._look()
-        found = await asyncio.gather(*(self._ask(g) for g in self._gateways.values()))
-        members = frozenset((g.address, self._is_fresh(g)) for g in self._gateways.values())
+        asked = [g for g in self._gateways.values() if self._is_worth_asking(g)]
+        found = await asyncio.gather(*map(self._ask, asked))
+        members = frozenset((g.address, self._is_fresh(g)) for g in self._ready())
         if members != self._members:
             self._members = members
             return None
@@ -141,11 +152,14 @@ class GatewayReports:
             log.warning("gateways_not_listed", reason=error.message, known=len(self._gateways))
             return
         self._discovered_at = self._now()
-        addresses = dict.fromkeys(a for item in slices.items for a in _addresses(item))
+        found: dict[str, bool] = {}
+        for address, is_ready in (entry for item in slices.items for entry in _addresses(item)):
+            found[address] = is_ready or found.get(address, False)
         self._gateways = {
-            address: self._gateways.get(address) or _Gateway(address=address)
-            for address in addresses
+            address: self._gateways.get(address) or _Gateway(address=address) for address in found
         }
+        for address, is_ready in found.items():
+            self._gateways[address].is_ready = is_ready
 
     async def _ask(self, gateway: _Gateway) -> set[str]:
         """Takes in what a gateway says; returns the services about which it says something new."""
@@ -155,7 +169,7 @@ class GatewayReports:
             answer.raise_for_status()
             report = read_report(answer.content)
         except (httpx.HTTPError, TimeoutError, msgspec.DecodeError) as error:
-            if not gateway.failing:
+            if gateway.is_ready and not gateway.failing:
                 reason = f"{type(error).__name__}: {error}"
                 log.warning("gateway_silent", gateway=gateway.address, reason=reason)
             gateway.failing = True
@@ -170,18 +184,29 @@ class GatewayReports:
             if _essence(before.get(name)) != _essence(gateway.parts.get(name))
         }
 
+    def _ready(self) -> list[_Gateway]:
+        return [gateway for gateway in self._gateways.values() if gateway.is_ready]
+
+    def _is_worth_asking(self, gateway: _Gateway) -> bool:
+        """Tells whether it may answer.
+
+        One that is not Ready and does not has not begun yet, or has ended: to ask it would only
+        delay the others' reports.
+        """
+        return gateway.is_ready or not gateway.failing or self._is_fresh(gateway)
+
     def _is_fresh(self, gateway: _Gateway) -> bool:
         return self._now() - gateway.asked_at < FRESH_S
 
 
-def _addresses(endpoint_slice: Manifest) -> Iterable[str]:
-    """Yields HOST:PORT of the endpoints that are ready."""
+def _addresses(endpoint_slice: Manifest) -> Iterable[tuple[str, bool]]:
+    """Yields HOST:PORT of the endpoints, and whether they are ready."""
     ports = endpoint_slice.get("ports") or []
     port = next((p["port"] for p in ports if p.get("name") == PORT_NAME), DEFAULT_PORT)
     for endpoint in endpoint_slice.get("endpoints") or []:
-        if (endpoint.get("conditions") or {}).get("ready") is not False:
-            host = endpoint["addresses"][0]
-            yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        host = endpoint["addresses"][0]
+        is_ready = (endpoint.get("conditions") or {}).get("ready") is not False
+        yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}", is_ready
 
 
 def read_report(body: bytes) -> GatewayReport:
@@ -202,8 +227,8 @@ def _parts(report: GatewayReport) -> dict[str, GatewayReport]:
     for load in report.services:
         loads.setdefault(load.service, []).append(load)
     return {
-        name: GatewayReport(
-            gateway=report.gateway,
+        name: replace(
+            report,
             engines=tuple(engines.get(name, ())),
             services=tuple(loads.get(name, ())),
         )

@@ -1,8 +1,8 @@
 """What the conditions of an InferenceService say: its state in words, never more than is seen.
 
 Ready is true once all engines that are needed exist in the present revision, no others do, and
-gateways can send them requests. It stays true when an idle service has none left, if it has served
-in this very generation.
+gateways can send them requests. It stays true when an idle service has none left, if this very
+revision has served.
 """
 
 from __future__ import annotations
@@ -10,12 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from octavo.operator import certificate, failures, naming, pods, routable, shared_volume
+from octavo.operator import (
+    certificate,
+    failures,
+    model_state,
+    naming,
+    pods,
+    routable,
+    shared_volume,
+)
 from octavo.operator.conditions import (
     READY,
     ROLLOUT,
     ROUTABLE,
+    SCALED_TO_ZERO,
     SCHEDULED,
+    STOPPED,
     Condition,
     Truth,
     condition,
@@ -56,7 +66,8 @@ def _ready(situation: Situation, rollout: Condition) -> Condition:
     if failure is not None:
         shared = shared_volume.conflict(situation.service, situation.observed.pods, failure)
         return of_failure(READY, shared or failure)
-    if (refused := _refused_pods(situation)) is not None:
+    refused = _refused_pods(situation)
+    if refused is not None and not situation.is_short_of_room:
         return _ready_as("False", "PodsRefused", refused, is_failure=True)
     if rollout.status != "True":
         return _like(rollout)
@@ -65,7 +76,10 @@ def _ready(situation: Situation, rollout: Condition) -> Condition:
 
 def _obstacles(situation: Situation) -> Iterator[Condition]:
     """Yields what keeps the operator itself from doing what is wanted."""
+    growth = model_state.not_grown(situation.service, situation.observed)
     for refusal in situation.observed.refusals:
+        if refusal == growth:
+            continue
         message = f"{refusal.kind} {refusal.name} was refused: {refusal.message}"
         yield _ready_as("False", "WriteRefused", message, is_failure=True)
     if situation.changes.taken:
@@ -84,16 +98,23 @@ def _obstacles(situation: Situation) -> Iterator[Condition]:
 
 
 def _at_zero(situation: Situation) -> Condition:
-    service = situation.service
-    if service.spec.autoscaling is None:
-        return _ready_as("False", "Stopped", "there are to be no engines: nobody serves")
-    present = pods.condition(situation.observed.resource, READY)
-    is_proven = present.get("status") == "True"
-    is_same = present.get("observedGeneration") == service.generation
-    if is_proven and is_same:
-        return _ready_as("True", "ScaledToZero", "idle: the next request starts an engine")
-    message = "idle: the next request starts an engine, the first of this generation"
-    return _ready_as("Unknown", "ScaledToZero", message)
+    if situation.service.spec.autoscaling is None:
+        return _ready_as("False", STOPPED, "there are to be no engines: nobody serves")
+    if _has_served(situation):
+        return _ready_as("True", SCALED_TO_ZERO, "idle: the next request starts an engine")
+    message = "idle: the next request starts an engine, the first of this revision"
+    return _ready_as("Unknown", SCALED_TO_ZERO, message)
+
+
+def _has_served(situation: Situation) -> bool:
+    """Tells whether engines of the present revision have been ready."""
+    resource = situation.observed.resource
+    if served := (resource.get("status") or {}).get("servedRevision"):
+        return bool(served == situation.revision.template)
+    # A status of the version before, which told only of which generation it was.
+    before = pods.condition(resource, READY)
+    is_same = before.get("observedGeneration") == situation.service.generation
+    return before.get("status") == "True" and is_same
 
 
 def _rollout(situation: Situation) -> Condition:

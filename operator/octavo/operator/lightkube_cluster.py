@@ -28,6 +28,7 @@ from octavo.operator.cluster import (
     ConflictError,
     Connection,
     ExpiredError,
+    FailedError,
     Key,
     Labels,
     Listing,
@@ -254,6 +255,8 @@ def _typed(response: httpx2.Response) -> ClusterError:
             return ConflictError(message)
         case 410:
             return ExpiredError(message)
+        case 500 if said.message:
+            return FailedError(message)
         case 401 | 408 | 429:
             pass
         case 422 if said.is_of_another_uid:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from octavo.operator import names, pods
 from octavo.operator.cluster import Key, Listing, key_of
-from octavo.operator.conditions import READY
+from octavo.operator.conditions import AT_REST, READY
 from octavo.operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
@@ -60,9 +60,14 @@ class Mirror:
         return tuple(self._objects[kind][key] for kind, key in members if kind is POD)
 
     def readiness(self) -> Iterable[tuple[Key, bool]]:
-        """Yields each InferenceService, and whether its status says that it is Ready."""
+        """Yields each InferenceService, and whether its status says that it is Ready.
+
+        One that is not and has no engines, because there are to be none, is left out.
+        """
         for key, manifest in self._objects[INFERENCE_SERVICE].items():
-            yield key, pods.has(manifest, READY)
+            is_ready = pods.has(manifest, READY)
+            if is_ready or pods.condition(manifest, READY).get("reason") not in AT_REST:
+                yield key, is_ready
 
     def see(self, kind: Kind, manifest: Manifest) -> Key | None:
         """Takes in an object as it is or was; returns its service if that is news."""

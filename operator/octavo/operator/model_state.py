@@ -2,25 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
-from octavo.operator import desired_loader, failures, names, pods, shared_volume
+from octavo.operator import desired_loader, failures, names, pods, quantity, shared_volume
 from octavo.operator.conditions import MODEL_CACHED, Condition, condition, of_failure
-from octavo.operator.kinds import JOB, Manifest
-from octavo.operator.observed import Observed, metadata
+from octavo.operator.kinds import JOB, VOLUME_CLAIM, Manifest
+from octavo.operator.observed import Observed, Refusal, metadata
 from octavo.operator.spec import InferenceService, references_of
+from octavo.operator.timestamps import age_s
 
-_JOB_LABEL = "batch.kubernetes.io/job-name"
+NO_POD_AFTER_S: Final = 30.0
+"""How long a Job may be without a pod before somebody should look at it."""
+
+_JOB_LABEL: Final = "batch.kubernetes.io/job-name"
 
 
 def judge(service: InferenceService, observed: Observed, now: float) -> Condition:
-    """Returns the condition ModelCached."""
+    """Returns the condition ModelCached, which tells of the volume, too."""
     model = service.spec.model
     if not model.source.is_loaded:
         where = "the engine's image" if model.source.scheme == "file" else model.uri
         message = f"engines read the model from {where}"
         return condition(MODEL_CACHED, "True", "NotNeeded", message)
-    name = desired_loader.job_name(service)
+    return _with_volume(_of_loading(service, observed, now), service, observed)
+
+
+def not_grown(service: InferenceService, observed: Observed) -> Refusal | None:
+    """Returns why the volume does not grow, such as for its class; None when it does.
+
+    It serves as it is: so this is told of the model, and keeps nothing else.
+    """
+    name = names.models(service.name)
+    if observed.child(VOLUME_CLAIM, name) is None:
+        return None
+    refused = [r for r in observed.refusals if (r.kind, r.name) == (VOLUME_CLAIM.name, name)]
+    return refused[0] if refused else None
+
+
+def _with_volume(found: Condition, service: InferenceService, observed: Observed) -> Condition:
+    """Returns the condition with what is wrong with the volume's size."""
+    volume, claim = (
+        service.spec.cache.volume,
+        observed.child(VOLUME_CLAIM, names.models(service.name)),
+    )
+    if volume is None or claim is None:
+        return found
+    has = claim["spec"]["resources"]["requests"]["storage"]
+    if (refusal := not_grown(service, observed)) is not None:
+        message = f"{found.message}; its volume stays at {has}: {refusal.message}"
+        reason = "VolumeNotGrown" if found.status == "True" else found.reason
+        return replace(found, reason=reason, message=message, is_failure=True)
+    if (quantity.parse(has) or quantity.ZERO) > (quantity.parse(volume.size) or quantity.ZERO):
+        message = f"{found.message}; its volume has {has}, as none can shrink to {volume.size}"
+        return replace(found, message=message)
+    return found
+
+
+def _of_loading(service: InferenceService, observed: Observed, now: float) -> Condition:
+    model, name = service.spec.model, desired_loader.job_name(service)
     job = observed.child(JOB, name)
     if job is not None and is_complete(job):
         return condition(MODEL_CACHED, "True", "Loaded", f"{model.uri} is in the volume")
@@ -30,8 +70,11 @@ def judge(service: InferenceService, observed: Observed, now: float) -> Conditio
     if job is None and (others := others_at_work(service, observed)):
         message = f"waits until the loader of another model has ended: {', '.join(others)}"
         return condition(MODEL_CACHED, "False", "WaitingForLoader", message)
-    loaders = pods.of_component(observed.pods, names.LOADER)
-    failure = failures.of_pods(_of_job(loaders, name), now)
+    mine = [p for p in pods.of_component(observed.pods, names.LOADER) if _job_of(p) == name]
+    if job is not None and not mine and _has_no_pod(job, now):
+        message = f"Kubernetes makes no pod of the Job {name}: kubectl describe job says why"
+        return condition(MODEL_CACHED, "False", "NoLoaderPod", message, is_failure=True)
+    failure = failures.of_pods(filter(pods.is_live, mine), now)
     if failure is not None:
         shared = shared_volume.conflict(service, observed.pods, failure)
         return of_failure(MODEL_CACHED, shared or failure)
@@ -65,8 +108,10 @@ def is_finished(job: Manifest) -> bool:
     return is_complete(job) or pods.has(job, "Failed")
 
 
-def _of_job(loaders: Iterable[Manifest], name: str) -> list[Manifest]:
-    return [pod for pod in loaders if pods.is_live(pod) and _job_of(pod) == name]
+def _has_no_pod(job: Manifest, now: float) -> bool:
+    """Whether a Job says of itself that it should have a pod by now, and has none."""
+    is_waited_for = age_s(metadata(job).get("creationTimestamp"), now) >= NO_POD_AFTER_S
+    return is_waited_for and not (job.get("status") or {}).get("active")
 
 
 def _job_of(pod: Manifest) -> str:

@@ -110,7 +110,10 @@ class ServiceLoad:
     held: int = 0
     """Requests that wait because no engine is there."""
     queue_s: float = 0.0
-    """Predicted seconds that a new request would wait, least over the engines."""
+    """Predicted seconds until a request that came now would be begun, least over the engines."""
+    in_use: float = 0.0
+    """Sum over the engines of the share that is in use, of their places or blocks, by whomever.
+    Gateways of 0.1.0 do not say it: zero."""
     wanted_age_s: float | None = None
     """Seconds since the last request came; None when none ever did."""
     prompt_tokens: int = 0
@@ -124,23 +127,32 @@ class GatewayReport:
     """What one gateway said lately."""
 
     gateway: str
+    uptime_s: float | None = None
+    """How long it runs: of requests before that it knows nothing. None: it is of 0.1.0, which does
+    not say it, and is taken to have run for ever."""
     engines: tuple[EngineSeen, ...] = ()
     services: tuple[ServiceLoad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateways:
-    """All gateways that are Ready."""
+    """All gateways."""
 
     reports: tuple[GatewayReport, ...] = ()
-    """Their fresh reports; those about other services may be left out."""
+    """Fresh reports of those that are Ready; those about other services may be left out."""
+    leaving: tuple[GatewayReport, ...] = ()
+    """Fresh reports of those that are not, such as one that drains: it gets no new requests, so
+    nothing depends on which engines it sees, but those that it has need their engines."""
     silent: int = 0
     """Ready gateways without a fresh report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A write that the API server refused for good (400, 403, 404, 422) when last tried."""
+    """A write that the API server refused for good when last tried (400, 403, 404, 422).
+
+    Or one that it has failed at for long (500).
+    """
 
     kind: str
     name: str

@@ -120,7 +120,7 @@ def _observe(parts: _Parts) -> None:
     metrics.observe("overdue_seconds", "Longest wait for a worker.", controller.queue.overdue_s)
     metrics.observe_by(
         "service_ready",
-        "1 while the InferenceService is Ready.",
+        "1 while the InferenceService is Ready, 0 while it should be and is not.",
         ("namespace", "name"),
         lambda: {(key.namespace, key.name): ready for key, ready in controller.mirror.readiness()},
     )

@@ -6,6 +6,7 @@ between two writes changes nothing about where it leads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.operator import (
@@ -28,7 +29,7 @@ from octavo.operator.desired import Circumstances
 from octavo.operator.desired_engine import Strategy
 from octavo.operator.kinds import DEPLOYMENT, Manifest
 from octavo.operator.observed import Observed, is_controlled_by, metadata
-from octavo.operator.plan import PatchPodCondition, Plan
+from octavo.operator.plan import Apply, Delete, PatchPodCondition, Plan, Scale
 from octavo.operator.replicas import Replicas
 from octavo.operator.revision import Revision, revision
 from octavo.operator.situation import Situation
@@ -109,9 +110,15 @@ def _plan(situation: Situation, gates: list[PatchPodCondition], times: list[floa
     wanted = status.status_of(situation, judged)
     if judged[0].status != "True":
         times = [*times, UNSETTLED_S]
-    writes = () if situation.service.is_dry_run else situation.changes.writes
-    plan = Plan(writes=(*gates, *writes), requeue_s=min(times, default=None))
+    plan = Plan(writes=(*gates, *_writes(situation)), requeue_s=min(times, default=None))
     return _with_status(plan, situation.observed, wanted, judged)
+
+
+def _writes(situation: Situation) -> Sequence[Apply | Scale | Delete]:
+    """Returns what is written now: in a dry run the number of engines at most."""
+    if situation.service.is_dry_run:
+        return writes.scaling(situation.deployment, situation.replicas.scaled)
+    return situation.changes.writes
 
 
 def _with_status(plan: Plan, observed: Observed, wanted: Manifest, judged: list[Condition]) -> Plan:

@@ -124,7 +124,10 @@ def _engine() -> Manifest:
             "extraArgs": extra,
             "tls": _tls(),
             "env": environment(),
-            "resources": resources(),
+            "resources": resources(
+                "What an engine needs (requests) and gets at most (limits), as in a pod; on cuda "
+                "without any GPU in the limits, one nvidia.com/gpu."
+            ),
             "nodeSelector": table("Labels that nodes must have.", label_value(), most=32),
             "tolerations": tolerations(),
             "affinity": affinity(),
@@ -202,6 +205,13 @@ def _rollout() -> Manifest:
                 "Time that requests get to end on an engine that goes, before other engines "
                 "take them over.",
                 most=3600,
+                default=30,
+            ),
+            "noRoomSeconds": whole(
+                "Time that a new engine waits for a place, on a node or in a quota, before old "
+                "ones make room for it one by one. Where nodes are made on demand: more than one "
+                "takes.",
+                most=604800,
                 default=30,
             ),
             "paused": switch("Whether changes wait.", default=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from octavo.operator.kinds import Manifest
-from octavo.operator.schema_pod import name
+from octavo.operator.schema_pod import name, resources
 from octavo.operator.structural import amount, array, choice, fields, rule, text, whole
 
 MAX_CHARS: Final = 65536
@@ -54,7 +54,10 @@ def _volume() -> Manifest:
     return fields(
         "The volume that hf:// and s3:// models are loaded into; the engines share it.",
         {
-            "size": amount("Its size, such as 20Gi; it can grow where the storage class allows."),
+            "size": amount(
+                "Its size, such as 20Gi. It grows where the storage class allows and never "
+                "shrinks; the condition ModelCached says so."
+            ),
             "storageClassName": name("Its storage class; none: the cluster's default."),
             # Not ReadWriteOncePod: neither a new engine nor the loader of another revision could
             # begin before the engine that serves had gone.
@@ -63,6 +66,10 @@ def _volume() -> Manifest:
                 "ReadWriteOnce", "ReadWriteMany",
                 default="ReadWriteOnce",
             ),
+            "loaderResources": resources(
+                "What the pod that loads a model needs and gets at most, as in a pod; requests "
+                "100m of cpu and 256Mi of memory unless it says otherwise."
+            ),
         },
         required=["size"],
         rules=[
@@ -70,10 +77,6 @@ def _volume() -> Manifest:
             rule(
                 "self.accessMode == oldSelf.accessMode",
                 f"accessMode of a volume cannot change: {advice}",
-            ),
-            rule(
-                "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
-                f"a volume cannot shrink: {advice}",
             ),
         ],
     )  # fmt: skip

@@ -165,11 +165,10 @@ def topology_spread() -> Manifest:
     )
 
 
-def resources() -> Manifest:
+def resources(description: str) -> Manifest:
     """What a container needs and gets at most."""
     return fields(
-        "What an engine needs (requests) and gets at most (limits), as in a pod; on cuda without"
-        " any GPU in the limits, one nvidia.com/gpu.",
+        description,
         {
             "limits": table("", amount(), most=16),
             "requests": table("", amount(), most=16),

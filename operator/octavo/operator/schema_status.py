@@ -83,6 +83,11 @@ def status() -> Manifest:
                 most=64,
                 is_set=True,
             ),
+            "servedRevision": text(
+                "With autoscaling: hash of the engines' template that was ready last. A service "
+                "that sleeps is ready while it has that one.",
+                most=64,
+            ),
             "autoscaling": _autoscaling(),
             "plan": _plan(),
         },

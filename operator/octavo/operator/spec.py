@@ -117,6 +117,7 @@ class Volume(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     size: int | str
     access_mode: str
     storage_class_name: str = ""
+    loader_resources: dict[str, dict[str, int | str]] = {}
 
 
 class Disk(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -158,6 +159,8 @@ class Rollout(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     max_unavailable: int | str
     drain_seconds: int
     paused: bool
+    no_room_seconds: int = 30
+    """With the schema's default: another release's, that is older, may not have the field."""
 
 
 class Spec(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -282,13 +285,18 @@ def _problems(spec: Spec) -> Iterator[Problem]:
 
 
 def _quantity_problems(spec: Spec) -> Iterator[Problem]:
+    volume = spec.cache.volume
+    given = {"spec.engine.resources": spec.engine.resources}
+    if volume:
+        given["spec.cache.volume.loaderResources"] = volume.loader_resources
     values = [
-        (f"spec.engine.resources.{part}.{resource}", value)
-        for part, amounts in spec.engine.resources.items()
+        (f"{path}.{part}.{resource}", value)
+        for path, resources in given.items()
+        for part, amounts in resources.items()
         for resource, value in amounts.items()
     ]
-    if spec.cache.volume:
-        values.append(("spec.cache.volume.size", spec.cache.volume.size))
+    if volume:
+        values.append(("spec.cache.volume.size", volume.size))
     if spec.cache.host is not None:
         values.append(("spec.cache.host", spec.cache.host))
     if spec.cache.disk:

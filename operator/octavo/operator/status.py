@@ -56,6 +56,7 @@ def status_of(situation: Situation, judged: list[Condition]) -> Manifest:
     }
     if situation.replicas.memory is not None:
         status["autoscaling"] = situation.replicas.memory.as_status()
+        status["servedRevision"] = _served(situation, merged, present)
     return {key: value for key, value in status.items() if value not in (None, "", [])}
 
 
@@ -111,6 +112,12 @@ def events(present: Manifest, wanted: Manifest, judged: Iterable[Condition]) -> 
     if why and why != (present.get("autoscaling") or {}).get("reason"):
         found.append(normal("Scaled", str(why)))
     return found
+
+
+def _served(situation: Situation, merged: list[Manifest], present: Manifest) -> object:
+    """Returns the hash of the revision that was ready last."""
+    is_ready = conditions.find(merged, READY)["status"] == "True"
+    return situation.revision.template if is_ready else present.get("servedRevision")
 
 
 def _hit_rate(situation: Situation, shown: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.operator import comparison, model_state, names, pods
+from octavo.operator import comparison, model_state, names, pods, quantity
 from octavo.operator.desired_engine import CONTAINER, MODELS_VOLUME
 from octavo.operator.kinds import (
     CONFIG_MAP,
@@ -79,7 +79,7 @@ def changes(
         if found is not None and not is_controlled_by(found, uid):
             taken.append(f"{kind.name} {name}")
         elif kind in waiting:
-            writes += _scale(child, found)
+            writes += scaling(found, child["spec"].get("replicas")) if kind == DEPLOYMENT else []
         elif found is not None and _is_curtailed(child, found):
             is_curtailed = True
         else:
@@ -92,6 +92,19 @@ def changes(
     return Changes(
         writes=tuple(writes), paths=tuple(paths), taken=tuple(taken), is_curtailed=is_curtailed
     )
+
+
+def scaling(deployment: Manifest | None, replicas: int | None) -> list[Scale]:
+    """Returns the change of a Deployment's number of replicas, while all else of it has to wait.
+
+    Args:
+        deployment: the present one.
+        replicas: wanted; None: whatever there are.
+    """
+    if deployment is None or replicas is None or deployment["spec"].get("replicas") == replicas:
+        return []
+    meta = metadata(deployment)
+    return [Scale(kind=DEPLOYMENT, name=meta["name"], uid=meta["uid"], replicas=replicas)]
 
 
 def owns_replicas(deployment: Manifest) -> bool:
@@ -115,6 +128,8 @@ def _write(
         if is_as_applied or model_state.is_finished(found):
             return None, []
         return _delete(kind, found), [f"{kind.name} {name}: is made anew"]
+    if kind == VOLUME_CLAIM:
+        child = _not_shrunk(child, found)
     # A field that is no longer wanted shows by the hash of what was applied.
     drift = comparison.differences(found, child)
     if not drift:
@@ -128,6 +143,14 @@ def _write(
     return Apply(manifest=bound, creates=False), reasons or [f"{kind.name} {name}: fields go"]
 
 
+def _not_shrunk(child: Manifest, found: Manifest) -> Manifest:
+    """Returns a claim with no less than it has, whoever made it grow: no volume shrinks."""
+    wanted, has = (claim["spec"]["resources"] for claim in (child, found))
+    sizes = [quantity.parse(of["requests"]["storage"]) or quantity.ZERO for of in (wanted, has)]
+    kept = {"requests": has["requests"]} if sizes[1] > sizes[0] else wanted
+    return child | {"spec": child["spec"] | {"resources": kept}}
+
+
 def _is_curtailed(child: Manifest, found: Manifest) -> bool:
     """Tells whether an object lacks only what the API server drops however often it is written."""
     if kind_of(child) != DEPLOYMENT:
@@ -135,17 +158,6 @@ def _is_curtailed(child: Manifest, found: Manifest) -> bool:
     volumes = child["spec"]["template"]["spec"]["volumes"]
     has_image = any("image" in volume for volume in volumes)
     return has_image and set(comparison.differences(found, child)) == _IMAGE_VOLUME
-
-
-def _scale(child: Manifest, found: Manifest | None) -> list[Scale]:
-    """Returns the change of replicas of an object that has to wait otherwise."""
-    wanted = child["spec"].get("replicas")
-    if kind_of(child) != DEPLOYMENT or found is None or wanted is None:
-        return []
-    if found["spec"].get("replicas") == wanted:
-        return []
-    meta = metadata(found)
-    return [Scale(kind=DEPLOYMENT, name=meta["name"], uid=meta["uid"], replicas=wanted)]
 
 
 def _unwanted(observed: Observed, uid: str, kept: set[tuple[Kind, str]]) -> list[Delete]:

@@ -188,6 +188,11 @@ class AttemptTable:
         return self._num_choices
 
     @property
+    def num_unreported(self) -> int:
+        """Attempts that the engine's load report cannot contain yet."""
+        return len(self._unreported)
+
+    @property
     def unreported_tokens(self) -> int:
         """Prompt tokens sent that the engine's load report cannot contain yet."""
         return sum(self._unreported.values())

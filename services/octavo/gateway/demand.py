@@ -24,6 +24,9 @@ from octavo.v1.errors import OVERLOADED, OctavoError
 
 log = structlog.get_logger(__name__)
 
+_WEIGHT: Final = 0.1
+"""Of a new observation in a moving average: the last twenty or so requests count."""
+
 RETRY_MS: Final = 10_000
 """When to come back to a service whose engines are being started: a small model loads meanwhile."""
 
@@ -39,6 +42,8 @@ class Figures:
     prompt_tokens: int
     cached_tokens: int
     """Of the prompt tokens, those that the engines did not compute."""
+    place_s: float | None
+    """Mean seconds for which a request had its place, times its choices; None: none has ended."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +54,12 @@ class _Wanted:
     waiting: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    place_s: float | None = None
+
+    def note_place(self, seconds: float) -> None:
+        """Has the seconds of one request count in the mean."""
+        mean = seconds if self.place_s is None else self.place_s
+        self.place_s = mean + _WEIGHT * (seconds - mean)
 
 
 class Demand:
@@ -122,11 +133,19 @@ class Demand:
         """A context in which a request that was on its way waits for another engine."""
         return self._waiting(service) if service else nullcontext()
 
-    def served(self, service: str, usage: engine_pb2.Usage) -> None:
-        """Notes what a finished request took."""
+    def served(self, service: str, usage: engine_pb2.Usage, *, choices: int = 1) -> None:
+        """Notes what a finished request took.
+
+        Args:
+            service: that it was for.
+            usage: as its last engine counted it.
+            choices: that ran there at once.
+        """
         if wanted := self._wanted.get(service):
             wanted.prompt_tokens += usage.prompt_tokens
             wanted.cached_tokens += usage.cached_tokens
+            if took_ms := usage.prefill_ms + usage.decode_ms:
+                wanted.note_place(choices * took_ms / 1e3)
 
     def figures(self, service: str) -> Figures:
         """Returns what is known of a service."""
@@ -137,6 +156,7 @@ class Demand:
             wanted_age_s=wanted.arrivals.age_s(now),
             prompt_tokens=wanted.prompt_tokens,
             cached_tokens=wanted.cached_tokens,
+            place_s=wanted.place_s,
         )
 
     def keep(self, services: Collection[str]) -> None:

@@ -306,8 +306,13 @@ class Generation:
             reasons = self._delivered.finish_reasons
             words = [FINISH_WORDS.get(reason, "stop") for reason in reasons]
             self._journal.finished(delta.usage, words)
-            self._shared.fleet.demand.served(self._call.model.service, delta.usage)
+            self._note_served(delta.usage)
         return delta
+
+    def _note_served(self, usage: engine_pb2.Usage) -> None:
+        assert self._attempt is not None, "its answer has come"
+        service, choices = self._call.model.service, self._attempt.num_choices
+        self._shared.fleet.demand.served(service, usage, choices=choices)
 
     def _note_engine(self, delta: engine_pb2.Delta) -> None:
         """Notes whose tokens these are, and that a suspect has passed."""

@@ -16,7 +16,6 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 
 import structlog
@@ -184,7 +183,11 @@ def _wire(config: GatewayConfig) -> _Parts:
 
 
 def _status(fleet: Fleet, records: Records, env: Env) -> StatusServer:
-    state = partial(report, fleet, gateway=env.new_id())
+    gateway, began = env.new_id(), env.now()
+
+    def state() -> dict[str, object]:
+        return report(fleet, gateway=gateway, uptime_s=env.now() - began)
+
     return StatusServer(Status(fleet, records, endpoints=[]), state)
 
 

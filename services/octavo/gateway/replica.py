@@ -29,6 +29,7 @@ from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader, read_card
 from octavo.gateway.prefix_index import IndexGapError, PrefixIndex
 from octavo.gateway.proof import Proof, probe_request
+from octavo.gateway.queue_time import Queue
 from octavo.gateway.routing import EngineView
 from octavo.runtime.env import Env
 from octavo.v1 import engine_pb2
@@ -153,6 +154,22 @@ class Replica:
             queued_tokens=load.queued_prefill_tokens + self.table.unreported_tokens,
             running=max(load.running + load.waiting, self.table.choices),
             in_flight=self.table.in_flight,
+            prefill_s_per_token=load.prefill_us_per_token / 1e6,
+            decode_s_per_step=load.decode_us_per_step / 1e6,
+        )
+
+    def queue(self) -> Queue:
+        """Returns what a new request finds there; asked only of those that are ready."""
+        assert self.model is not None, "it is ready"
+        load, card = self.load, self.model.card
+        return Queue(
+            places=card.max_num_seqs,
+            running=load.running,
+            waiting=load.waiting + self.table.num_unreported,
+            queued_tokens=load.queued_prefill_tokens + self.table.unreported_tokens,
+            num_blocks=max(0, card.num_blocks - card.pin_blocks),
+            free_blocks=load.free_blocks + load.cached_free_blocks,
+            block_tokens=card.block_tokens,
             prefill_s_per_token=load.prefill_us_per_token / 1e6,
             decode_s_per_step=load.decode_us_per_step / 1e6,
         )

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from octavo.gateway.discovery import Service
 from octavo.gateway.fleet import Fleet
+from octavo.gateway.queue_time import queue_s, share_in_use
 from octavo.gateway.replica import Replica, stage_word
-from octavo.gateway.routing import price
 from octavo.v1 import engine_pb2
 
 
-def report(fleet: Fleet, *, gateway: str) -> dict[str, object]:
+def report(fleet: Fleet, *, gateway: str, uptime_s: float) -> dict[str, object]:
     """Returns the present state.
 
     Args:
         fleet: engines, services and demand.
         gateway: which process this is.
+        uptime_s: how long it runs: of requests before that it knows nothing.
     """
     return {
         "gateway": gateway,
+        "uptime_s": round(uptime_s, 3),
         "engines": [_engine(replica) for replica in fleet.replicas],
         "services": [
             _service(fleet, service.id) | _naming(fleet, service)
@@ -74,14 +76,14 @@ def _naming(fleet: Fleet, service: Service) -> dict[str, object]:
 
 def _service(fleet: Fleet, service: str) -> dict[str, object]:
     figures, replicas = fleet.demand.figures(service), fleet.of(service)
-    # A prompt of no length: what is left of the price is the work that is there already.
-    queues = [price(r.view([], reads_cache=False), 0) for r in replicas if r.ready]
+    queues = [replica.queue() for replica in replicas if replica.ready]
     age_s = figures.wanted_age_s
     return {
         "service": service,
         "in_flight": sum(replica.table.in_flight for replica in replicas),
         "held": figures.held,
-        "queue_s": round(min(queues, default=0.0), 4),
+        "queue_s": round(min((queue_s(q, figures.place_s) for q in queues), default=0.0), 4),
+        "in_use": round(sum(map(share_in_use, queues)), 4),
         "arrivals_per_s": round(figures.arrivals_per_s, 4),
         "wanted_age_s": None if age_s is None else round(age_s, 3),
         "prompt_tokens": figures.prompt_tokens,

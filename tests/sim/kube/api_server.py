@@ -15,6 +15,7 @@ from octavo.operator.cluster import (
     ClusterError,
     ConflictError,
     ExpiredError,
+    FailedError,
     Key,
     Labels,
     Listing,
@@ -224,4 +225,4 @@ def _error(trouble: str, call: Call) -> ClusterError:
         case "busy":
             return UnavailableError("too many requests", retry_after_s=1.0)
         case _:
-            return UnavailableError("HTTP 500")
+            return FailedError("failed calling webhook")

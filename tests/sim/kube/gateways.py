@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -17,16 +18,25 @@ SERVICE = Key("octavo", "octavo-gateway")
 
 
 class Gateways:
-    """All gateways of a run; each is an address in one EndpointSlice."""
+    """All gateways of a run; each is an address in one EndpointSlice.
 
-    def __init__(self, model: ApiModel, number: int) -> None:
+    Args:
+        model: the API server's objects.
+        number: of gateways.
+        now: the loop's clock.
+    """
+
+    def __init__(self, model: ApiModel, number: int, now: Callable[[], float]) -> None:
         self.silent: set[str] = set()
         self.failed: set[str] = set()
         """UIDs of the engines that they saw fail."""
         self.demand: dict[str, int] = {}
         """Requests by service."""
-        self._model = model
+        self._model, self._now = model, now
         self._names = [f"gateway{n}" for n in range(number)]
+        self._draining: list[str] = []
+        """Those that were replaced and have streams yet."""
+        self._began = dict.fromkeys(self._names, now())
         self._num_made = number
         self.publish()
 
@@ -41,22 +51,28 @@ class Gateways:
             },
             addressType="FQDN",
             endpoints=[
-                {"addresses": [name], "conditions": {"ready": True}} for name in self._names
+                {"addresses": [name], "conditions": {"ready": name in self._names}}
+                for name in (*self._names, *self._draining)
             ],
             ports=[{"name": "status", "port": 8081}],
         )
         self._model.apply(ENDPOINT_SLICE, slice_, manager="kubernetes")
 
     def renew(self, name: str) -> None:
-        """One is replaced by another of a new name."""
+        """One is replaced by another of a new name, and drains."""
         if name in self._names:
-            self._names[self._names.index(name)] = f"gateway{self._num_made}"
+            new = f"gateway{self._num_made}"
+            self._names[self._names.index(name)] = new
+            self._draining.append(name)
+            self._began[new] = self._now()
             self._num_made += 1
             self.publish()
 
     def heal(self) -> None:
         self.silent.clear()
         self.failed.clear()
+        self._draining.clear()
+        self.publish()
 
     def client(self) -> httpx.AsyncClient:
         """Returns a client that reaches them."""
@@ -79,7 +95,10 @@ class Gateways:
             }
             for service, count in self.demand.items()
         ]  # fmt: skip
-        return {"gateway": gateway, "engines": engines, "services": services}
+        return {
+            "gateway": gateway, "uptime_s": self._now() - self._began[gateway], "engines": engines,
+            "services": services,
+        }  # fmt: skip
 
     def _engine(self, pod: Manifest) -> dict[str, Any] | None:
         meta = pod["metadata"]

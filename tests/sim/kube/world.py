@@ -60,7 +60,7 @@ class World:
         self.scenario, self.history = scenario, history
         self.model = ApiModel(wall=self._wall, history=options.history)
         self.server = ApiServer(self.model, stream(scenario.seed, "api"), options.delay_s)
-        self.gateways = Gateways(self.model, options.gateways)
+        self.gateways = Gateways(self.model, options.gateways, loop.time)
         self.controllers = Controllers(
             self.model, wall=self._wall, load_s=options.load_s, going_s=options.going_s
         )
