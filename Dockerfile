@@ -134,7 +134,8 @@ RUN --mount=type=bind,from=loader-packages,source=/layer,target=/packages \
     python3.11 tools/image_root.py /layer --python --for /packages \
  && python3.11 tools/image_layer.py /layer
 
-# Our code. The stubs are made from the .proto files, the kernels compiled for classes of machines.
+# Our code, for all to read, whatever the umask of the checkout. The stubs are made from the .proto
+# files, the kernels compiled for classes of machines.
 FROM build AS code
 COPY --from=locks /locks/stubs.txt /locks/
 RUN --mount=type=cache,target=/root/.cache/uv \
@@ -148,6 +149,7 @@ COPY services services
 COPY operator operator
 COPY kernels kernels
 RUN mkdir /code && cp -a proto/octavo services/octavo operator/octavo kernels/octavo /code/ \
+ && chmod -R go=u,go-w /code \
  && find /code -regextype egrep -regex '.*[.](proto|pyi|cpp|h)' -delete \
  && for part in engine gateway operator loader; do \
       mkdir -p "/parts/$part/$SITE/octavo" && cd /code/octavo \

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import stat
 import subprocess
 import tomllib
@@ -69,6 +71,27 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Image
         yield found
 
 
+def checkout(folder: Path) -> Path:
+    """Makes another checkout, in which only its owner may read; returns its Dockerfile.
+
+    No layer of it is in the cache: what finishes them all has one more line.
+    """
+    folder.mkdir()
+    for name in ("Dockerfile", ".dockerignore"):
+        shutil.copy(ROOT / name, folder)
+    for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines():
+        name = line.removeprefix("!")
+        if line.startswith("!") and (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, copy_function=shutil.copyfile)
+        elif line.startswith("!"):
+            shutil.copyfile(ROOT / name, folder / name)
+    for path in folder.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    with (folder / "tools" / "image_layer.py").open("a", encoding="utf-8") as file:
+        file.write("# Finished once more.\n")
+    return folder / "Dockerfile"
+
+
 @contextmanager
 def laid_out(layers: Sequence[Path], folder: Path) -> Iterator[Path]:
     """Gives a folder that shows layers, the uppermost first, as one tree."""
@@ -82,6 +105,34 @@ def laid_out(layers: Sequence[Path], folder: Path) -> Iterator[Path]:
         yield root
     finally:
         subprocess.run(["umount", str(root)], check=True, timeout=60)
+
+
+@pytest.mark.usefixtures("images")
+def test_an_image_is_the_same_whenever_and_wherever_it_is_built(tmp_path: Path) -> None:
+    first, again = "octavo/loader:under-test", "octavo/loader:again"
+    with Builder() as builder:
+        builder.build_image(again, checkout(tmp_path / "checkout"), target="loader")
+        layers = [[held(layer) for layer in builder.folders(name)] for name in (first, again)]
+        assert builder.config(first) == builder.config(again)
+    for before, after in zip(*layers, strict=True):
+        differing = {path for path, _ in before.items() ^ after.items()}
+        assert sorted(differing)[:20] == []
+
+
+def held(layer: Path) -> dict[str, tuple[object, ...]]:
+    """Returns all that an archive of a layer keeps, by path.
+
+    Not its digest: dockerd orders files in two ways, by what else it has.
+    """
+    found: dict[str, tuple[object, ...]] = {}
+    for path in layer.rglob("*"):
+        told = path.lstat()
+        content = str(path.readlink()) if path.is_symlink() else ""
+        if stat.S_ISREG(told.st_mode):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        state = (told.st_mode, told.st_uid, told.st_gid, told.st_mtime_ns, content)
+        found[str(path.relative_to(layer))] = state
+    return found
 
 
 @pytest.mark.parametrize("name", LIMIT_MB)

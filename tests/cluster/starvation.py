@@ -1,9 +1,10 @@
 """The kernel's OOM killer, provoked in somebody else's control group.
 
-In a group of version 2 a limit that is too low is enough. One of version 1 refuses such a limit;
-there a greedy process joins the group, and the killer is told to prefer the others. Those stand
-still meanwhile: they would take back every page of a file that the kernel takes from them, and
-that can last. Run as a program this is the greedy process.
+In a group of version 2 a limit that is too low is enough: the kernel sets it first, then kills
+until it is met or nobody is left, and containers have no swap to go to. One of version 1 refuses
+such a limit; there a greedy process joins the group, and the killer is told to prefer the others.
+Those stand still meanwhile: they would take back every page of a file that the kernel takes from
+them, and that can last. Run as a program this is the greedy process.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def starve(cgroup: str) -> None:
         cgroup: its path, the same in each hierarchy.
     """
     path = cgroup.lstrip("/")
-    if not (_GROUPS / "memory").is_dir():
+    if (_GROUPS / "cgroup.controllers").exists():
         (_GROUPS / path / "memory.max").write_text("0")
         return
     state = _GROUPS / "freezer" / path / "freezer.state"

@@ -83,6 +83,8 @@ def _set_gate(cluster: Kubernetes, namespace: str, status: str) -> None:
         ("crash", "Running", "CrashLoopBackOff"),
         ("image-missing", "Pending", "ImagePullBackOff"),
         ("fail", "Failed", "OOMKilled"),
+        ("evicted", "Failed", "OOMKilled"),
+        ("creating", "Pending", "ContainerCreating"),
         ("unready", "Running", "running"),
     ],
 )

@@ -316,6 +316,24 @@ def test_a_service_that_is_deleted_lets_go_of_whom_it_holds(
     asyncio.run(scenario())
 
 
+def test_a_client_that_waits_and_leaves_has_been_heard(cluster: Kubernetes, namespace: str) -> None:
+    async def scenario() -> None:
+        async with gateway(cluster, namespace) as made:
+            await made.apply(inference_service("one"))
+            await made.models("tiny")
+            for asks in (stream_to_end(made.client), made.chat(chat())):
+                leaving = asyncio.create_task(asks)
+                async with asyncio.timeout(20):
+                    while (await made.service())["held"] != 1:
+                        await asyncio.sleep(0.05)
+                    leaving.cancel()
+                    while (await made.service())["held"] != 0:
+                        await asyncio.sleep(0.05)
+            assert (await made.service())["wanted_age_s"] < 20, "an operator starts an engine"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("spec", [{"replicas": 0}, {}], ids=["switched off", "too long"])
 def test_whoever_waits_in_vain_is_told_when_to_come_back(
     cluster: Kubernetes, namespace: str, spec: dict[str, Any]

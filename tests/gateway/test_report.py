@@ -175,7 +175,6 @@ def test_demand_is_told_for_each_service() -> None:
         for _ in range(2):
             generation = await gw.open(prompt("word " * 40))
             assert service_of(gw)["in_flight"] == 1
-            assert service_of(gw)["queue_s"] > 0
             async for _ in generation:
                 pass
         told = service_of(gw)

@@ -72,7 +72,7 @@ class ApiProxy:
         self.num_failed = 0
         self.before: Callable[[Asked], None] = _nothing
         self.after: Callable[[Asked], None] = _nothing
-        self._silent = False
+        self._is_held: Callable[[Asked], bool] = _nobody
         self._streams: set[web.StreamResponse] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="api-proxy")
@@ -92,9 +92,13 @@ class ApiProxy:
         )
         self.faults.append(fault)
 
-    def silence(self) -> None:
-        """Holds back from now on what watches say; their connections stay open."""
-        self._silent = True
+    def hold(self, plural: str = "") -> None:
+        """Holds back from now on what watches say, of one kind or of all; their streams go on."""
+        self._is_held = lambda asked: not plural or asked.is_about(plural)
+
+    def let_go(self) -> None:
+        """Lets watches say all that was held back, and what comes."""
+        self._is_held = _nobody
 
     def expire(self) -> None:
         """Tells all watches that what they go on from is too old."""
@@ -149,7 +153,7 @@ class ApiProxy:
         )
         async with sending as answer:
             if is_watch and answer.status == 200:
-                return await self._stream(request, answer)
+                return await self._stream(request, answer, asked)
             body = await answer.read()
         for old, new in self.rewritten.items():
             body = body.replace(old.encode(), new.encode())
@@ -161,15 +165,16 @@ class ApiProxy:
         return web.Response(status=answer.status, body=body, headers=kept)
 
     async def _stream(
-        self, request: web.Request, answer: aiohttp.ClientResponse
+        self, request: web.Request, answer: aiohttp.ClientResponse, asked: Asked
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         self._streams.add(response)
         try:
             async for chunk in answer.content.iter_any():
-                if not self._silent:
-                    await response.write(chunk)
+                while self._is_held(asked):
+                    await asyncio.sleep(0.05)
+                await response.write(chunk)
         except ConnectionError:
             pass  # the operator is gone, or the API server
         finally:
@@ -224,3 +229,8 @@ def _failure(fault: Fault) -> web.Response:
 
 def _nothing(_asked: Asked) -> None:
     """Is told and does nothing."""
+
+
+def _nobody(_asked: Asked) -> bool:
+    """Tells that nobody is held back."""
+    return False

@@ -27,6 +27,7 @@ from octavo.operator.controller import Controller
 from octavo.operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
+    EVENT,
     INFERENCE_SERVICE,
     NETWORK_POLICY,
     POD_MONITOR,
@@ -238,6 +239,26 @@ def test_a_failure_is_tried_again_and_concerns_only_its_service(error: ClusterEr
         assert world.condition(name="weak") == {}, "what was not done is not claimed"
         world.cluster.faults.clear()
         await world.until(lambda: world.condition("Routable", "weak"))
+
+    run(case)
+
+
+def test_a_status_that_is_refused_is_an_event_and_tried_again() -> None:
+    async def case(world: World) -> None:
+        refusal = RefusedError("the definition is too old")
+        world.cluster.fail(refusal, when=lambda call: call.subresource == "status")
+        world.apply()
+        await world.run()
+        await world.until(
+            lambda: len([c for c in world.cluster.calls if c.subresource == "status"]) > 2
+        )
+        (event,) = world.cluster.all(EVENT)
+        assert (event["type"], event["reason"]) == ("Warning", "Refused")
+        assert event["message"] == "the definition is too old"
+        text = generate_latest(world.metrics.registry).decode()
+        assert 'octavo_operator_reconciles_total{result="refused"}' in text
+        world.cluster.faults.clear()
+        await world.until(lambda: world.condition("Routable"))
 
     run(case)
 

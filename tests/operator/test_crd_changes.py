@@ -15,9 +15,11 @@ from tests.charts.rendering import PREVIOUS
 from tests.cluster.kubectl import KubectlError
 from tests.cluster.kubernetes import Kubernetes
 from tests.operator.on_api_server import defined, ready, reason, resource
+from tests.operator.operator_process import OperatorProcess, account
 from tests.operator.reconciling import Reconciler
+from tests.operator.test_operator_on_cluster import is_ready, story
 
-from octavo.operator import crd
+from octavo.operator import crd, names
 from octavo.operator.kinds import Manifest
 
 __all__ = ["defined"]
@@ -163,3 +165,30 @@ def test_a_service_with_a_volume_that_is_offered_no_more_serves_on(
     defined.kubectl("patch", "ois", "llama", "--type=merge", "-p", patch, namespace=cleared)
     found = reconciler.until(lambda o: o.resource["status"]["replicas"] == 2)
     assert reason(found, "ModelCached") == "Loaded"
+
+
+def test_an_operator_whose_definition_lacks_a_field_says_so(
+    defined: Kubernetes, namespace: str
+) -> None:
+    account(namespace).bring(defined)
+    older = crd.definition()
+    (version,) = older["spec"]["versions"]
+    version["schema"] = copy.deepcopy(version["schema"])
+    del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["draining"]
+    published = f"/openapi/v3/apis/{names.API_VERSION}"
+    with OperatorProcess(defined, namespace) as operator:
+        defined.kubectl.apply(older)
+        try:
+            operator.until(
+                lambda: "draining" not in defined.kubectl("get", "--raw", published), "published"
+            )
+            defined.kubectl.apply(resource("chat", replicas=1), namespace=namespace)
+            operator.until(
+                lambda: ("Warning", "Refused") in story(defined, namespace), "told by an event"
+            )
+            refused = [e["reason"] for e in operator.events if e["event"] == "refused"]
+            assert ".status.draining: field not declared in schema" in refused[0]
+            assert "is older than the operator" in refused[0]
+        finally:
+            defined.kubectl.apply(crd.definition())
+        defined.kubectl.until(is_ready, "ois", "chat", namespace=namespace, timeout_s=90)

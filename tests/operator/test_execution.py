@@ -325,9 +325,37 @@ def test_a_deletion_is_of_what_was_read_just_before() -> None:
     async def case(world: World) -> None:
         found = world.cluster.put(JOB, child(JOB, "chat-load-1"))
         outcome = await world.execute(delete(found))
-        assert world.done[:2] == [("get", "chat-load-1"), ("delete", "chat-load-1")]
+        assert world.done[:3] == [
+            ("get", "chat"), ("get", "chat-load-1"), ("delete", "chat-load-1"),
+        ]  # fmt: skip
         assert outcome.num_writes == 1
         assert world.cluster.peek(JOB, "chat-load-1") is None
+
+    run(case)
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["edited", "deleted"])
+def test_nothing_is_taken_away_for_a_resource_that_is_not_as_it_was(is_gone: bool) -> None:
+    async def case(world: World) -> None:
+        job = world.cluster.put(JOB, child(JOB, "chat-load-1"))
+        found = world.cluster.put(DEPLOYMENT, child(DEPLOYMENT, "chat-engine"))
+        uid = found["metadata"]["uid"]
+        world.mirror.see(INFERENCE_SERVICE, world.resource)
+        if is_gone:
+            world.cluster.remove(INFERENCE_SERVICE, CHAT)
+        else:
+            world.cluster.put(INFERENCE_SERVICE, {**world.resource, "spec": {"replicas": 3}})
+        planned = world.resource
+        for write in (
+            delete(job),
+            Apply(manifest=child(DEPLOYMENT, "chat-engine"), creates=False, takes_away=True),
+            Scale(kind=DEPLOYMENT, name="chat-engine", uid=uid, replicas=0, takes_away=True),
+        ):
+            with pytest.raises(ConflictError, match="not as it was"):
+                await world.executor.execute(Plan(writes=(write,)), planned, known=())
+        assert world.cluster.writes == []
+        known = world.mirror.resource(CHAT)
+        assert (known and known["spec"]) == (None if is_gone else {"replicas": 3})
 
     run(case)
 

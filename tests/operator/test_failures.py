@@ -136,6 +136,23 @@ def test_the_newest_pod_speaks_for_all() -> None:
     assert found.reason == "DoesNotFit"
 
 
+def test_what_a_node_ended_is_told_until_a_later_pod_is_ready() -> None:
+    evicted = pod("b", phase="Failed", containers=[ended(137)])
+    words = "The node was low on resource: ephemeral-storage."
+    evicted["status"] |= {"reason": "Evicted", "message": words}
+    before, after = (pod(name, ready=True, routable=True) for name in "ac")
+    loads = pod("c")
+    before["metadata"]["creationTimestamp"] = to_text(START - 5)
+    for later in (after, loads):
+        later["metadata"]["creationTimestamp"] = to_text(START + 5)
+    found = failures.of_pods([before, evicted, loads], START)
+    assert found is not None
+    assert (found.reason, found.detail) == ("Evicted", words)
+    assert failures.of_pods([before, evicted, after], START) is None
+    evicted["metadata"]["deletionTimestamp"] = to_text(START)
+    assert failures.of_pods([before, evicted, loads], START) is None
+
+
 @pytest.mark.parametrize("message", ["{", '{"code": 5}', "error[OCT-", "error[OCT-12]", "\ud800"])
 def test_no_message_makes_it_raise(message: str) -> None:
     assert failure(pod(containers=[ended(1, message)])).reason == "Failed"

@@ -12,7 +12,7 @@ from tests.cluster.program import wait_until
 from tests.operator.on_api_server import defined, ready, reason, replicas, resource, said, settled
 from tests.operator.reconciling import Reconciler
 
-from octavo.operator import model_state, names
+from octavo.operator import failures, model_state, names
 from octavo.operator.cluster import FailedError
 from octavo.operator.kinds import CONFIG_MAP, object_of
 from octavo.operator.observed import Observed
@@ -294,6 +294,28 @@ def test_another_model_is_loaded_where_the_engines_have_the_volume(
         after = {j["metadata"]["name"] for j in defined.kubectl.list("jobs", namespace=namespace)}
         assert not job & after
         assert place(names.LOADER) == first
+
+
+def test_engines_on_two_nodes_that_wait_for_one_volume_are_told(
+    defined: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "_STUCK_CREATING_S", 0.0)
+    engines = {"matchLabels": names.selector("llama")}
+    apart = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": engines}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": apart}
+    spec: dict[str, Any] = {
+        "model": {"uri": "hf://org/llama"},
+        "cache": {"volume": {"size": "1Gi"}},
+        "engine": {
+            "affinity": {"podAntiAffinity": required},
+            "podAnnotations": {"fake.octavo.dev/behaviour": "creating"},
+        },
+        "replicas": 2,
+    }
+    defined.kubectl.apply(resource(**spec), namespace=namespace)
+    reconciler = Reconciler(defined.kubeconfig, namespace, "llama")
+    found = reconciler.until(lambda o: reason(o) == "VolumeOnOtherNode")
+    assert "keep them on one node with engine.nodeSelector" in said(found)["message"]
 
 
 def test_a_scale_of_the_waiting_is_taken_back_by_the_next_apply(

@@ -285,6 +285,20 @@ def test_errors_have_types_and_the_server_s_words(
     run(case)
 
 
+def test_a_field_that_the_cluster_s_definition_lacks_is_refused_however_often() -> None:
+    words = "failed to create typed patch object: .status.new: field not declared in schema"
+    answer = web.json_response({"message": words}, status=500)
+
+    async def case() -> None:
+        async with talking(answer) as (_, cluster):
+            with pytest.raises(RefusedError) as raised:
+                await cluster.get(POD, KEY)
+        assert raised.value.message.startswith("the cluster's definition of this kind is older")
+        assert words in raised.value.message
+
+    run(case)
+
+
 def test_too_many_requests_says_how_long_to_wait() -> None:
     async def case() -> None:
         async with talking(said(429, "TooManyRequests", Retry_After="7")) as (_, cluster):

@@ -114,7 +114,9 @@ def test_an_engine_that_a_gateway_saw_fail_is_shut_out_and_comes_back(world: Wor
     world.until(lambda s: condition(s, "Ready") == "True")
 
 
-def test_a_held_request_starts_an_engine_and_idleness_ends_it(world: World) -> None:
+def test_a_held_request_starts_an_engine_for_whoever_comes_and_idleness_ends_it(
+    world: World,
+) -> None:
     world.load(held=0, in_flight=0)
     world.apply(autoscaling=SCALED)
     # Whatever it begins with, without a request it goes to zero.
@@ -122,6 +124,9 @@ def test_a_held_request_starts_an_engine_and_idleness_ends_it(world: World) -> N
     found = until_asleep(world)
     assert condition(found, "Ready") == "True", "asleep is no fault"
     world.load(held=1, in_flight=0, wanted_age_s=0.1)
+    world.operator.until(world.pods, "started an engine")
+    # Whoever asked has left, and what is being made for them goes on.
+    world.load(held=0, in_flight=0, wanted_age_s=0.5)
     world.until_loaded(1)
     world.report(routable=True)
     world.until(lambda s: s["status"].get("counts") == "1/1" and condition(s, "Ready") == "True")

@@ -1,4 +1,4 @@
-"""Engines whose node goes: without a word, or because somebody drains it."""
+"""Engines whose node goes, without a word or because somebody drains it, or ends them itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.operator_process import OperatorProcess
-from tests.operator.test_operator_on_cluster import RESOURCE, is_ready, operator, prepared, service
+from tests.operator.test_operator_on_cluster import (
+    RESOURCE,
+    is_ready,
+    operator,
+    prepared,
+    rested,
+    service,
+)
 
 __all__ = ["operator", "prepared"]
 
@@ -90,3 +97,53 @@ def test_a_drain_takes_the_only_engine_and_another_node_gets_one(
         cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)
         (engine,) = engines(cluster, namespace)
         assert engine["spec"]["nodeName"] == second
+
+
+WORDS = "The node was low on resource: ephemeral-storage."
+
+
+def evict(cluster: Kubernetes, namespace: str) -> None:
+    """Lets the node of the only engine end it, as a kubelet does that needs its room."""
+    (engine,) = cluster.live_pods(namespace, "serving.octavo.dev/service=chat")
+    name = engine["metadata"]["name"]
+    cluster.kubectl.annotate("pod", name, namespace=namespace, message=WORDS, behaviour="evicted")
+
+
+def test_an_engine_that_its_node_evicts_is_told_until_another_one_serves(
+    cluster: Kubernetes, operator: OperatorProcess
+) -> None:
+    namespace, kubectl = operator.namespace, cluster.kubectl
+    slow = {"podAnnotations": {"fake.octavo.dev/ready-after": "3s"}}
+    kubectl.apply(service(replicas=1, engine=slow), namespace=namespace)
+    kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
+    evict(cluster, namespace)
+    kubectl.until(
+        lambda s: said(s, "Ready") == ("Evicted", f"its node ended or refused it: {WORDS}"),
+        RESOURCE, "chat", namespace=namespace,
+    )  # fmt: skip
+    kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
+    assert len(engines(cluster, namespace)) == 2, "the one that ended lies there for its log"
+
+
+def test_on_a_node_whose_disk_is_full_an_engine_waits_and_says_so(
+    control_plane: ControlPlane, operator: OperatorProcess
+) -> None:
+    namespace, kubectl = operator.namespace, control_plane.kubectl
+
+    def is_full(node: Object) -> bool:
+        return any(t["key"].endswith("/disk-pressure") for t in node["spec"].get("taints", []))
+
+    with control_plane.fake_node() as node:
+        kubectl.apply(on(node), namespace=namespace)
+        kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)
+        kubectl.annotate("node", node, disk_pressure="true")
+        kubectl.until(is_full, "node", node, timeout_s=60)
+        evict(control_plane, namespace)
+        kubectl.until(
+            lambda s: said(s, "Ready")[0] == said(s, "Scheduled")[0] == "Unschedulable",
+            RESOURCE, "chat", namespace=namespace,
+        )  # fmt: skip
+        rested(control_plane, namespace)
+        assert len(engines(control_plane, namespace)) == 2, "one that ended, one that waits"
+        kubectl.annotate("node", node, disk_pressure="")
+        kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)

@@ -116,27 +116,42 @@ def rested(control_plane: ControlPlane, namespace: str) -> int:
 
 def revisions(cluster: Kubernetes, namespace: str, name: str = "chat") -> int:
     """Returns how many templates the engines of a service have had."""
-    return len(
-        cluster.kubectl.list(
-            "replicasets", namespace=namespace, selector=f"serving.octavo.dev/service={name}"
-        )
-    )
+    found = cluster.kubectl.get("deployment", f"{name}-engine", namespace=namespace)
+    return int(found["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
 
 
-def test_an_edit_rolls_out_once(cluster: Kubernetes, operator: OperatorProcess) -> None:
+def test_each_edit_rolls_out_once(cluster: Kubernetes, operator: OperatorProcess) -> None:
     namespace = operator.namespace
-    cluster.kubectl.apply(service(replicas=2), namespace=namespace)
-    cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
-    edited = service(replicas=2, engine={"options": {"maxNumSeqs": 7}})
-    cluster.kubectl.apply(edited, namespace=namespace)
-    found = cluster.kubectl.until(
-        lambda s: is_ready(s) and s["status"]["updated"] == 2 and s["status"]["replicas"] == 2,
-        RESOURCE,
-        "chat",
-        namespace=namespace,
-    )
-    assert condition(found, "Rollout") == "True"
-    assert revisions(cluster, namespace) == 2
+    spec: dict[str, Any] = {"replicas": 2, "engine": {}}
+    edits: list[dict[str, Any]] = [
+        {},
+        {"model": {"uri": "file:///models/other"}},
+        {"engine": {"options": {"maxNumSeqs": 7}}},
+        {"engine": {"env": [{"name": "A", "value": "1"}]}},
+        {"engine": {"extraArgs": ["--watermark=0.1"]}},
+        {"engine": {"resources": {"limits": {"memory": "2Gi"}}}},
+    ]
+    for number, edit in enumerate(edits, start=1):
+        spec |= edit
+        cluster.kubectl.apply(service(**spec), namespace=namespace)
+        found = cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
+        assert found["status"]["observedGeneration"] == number
+        assert found["status"]["updated"] == 2, "nobody is ready before the new engines are"
+        assert condition(found, "Rollout") == "True"
+        assert revisions(cluster, namespace) == number
+
+
+def test_quick_edits_make_no_second_child(cluster: Kubernetes, operator: OperatorProcess) -> None:
+    namespace = operator.namespace
+    for number in (1, 2, 3):
+        edited = service(replicas=number, engine={"options": {"maxNumSeqs": number}})
+        cluster.kubectl.apply(edited, namespace=namespace)
+    found = cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
+    assert found["status"]["counts"] == "3/3"
+    for kind in ("deployments", "services", "pdb", "networkpolicies"):
+        selector = "serving.octavo.dev/service=chat"
+        (child,) = cluster.kubectl.list(kind, namespace=namespace, selector=selector)
+        assert child["metadata"]["name"] == "chat-engine"
 
 
 def test_what_somebody_changes_or_deletes_is_mended(

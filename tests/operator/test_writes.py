@@ -158,6 +158,10 @@ def test_an_object_that_waits_is_only_scaled() -> None:
     assert found_changes([present], [wanted], waiting=waiting).writes == (
         Scale(kind=DEPLOYMENT, name="x", uid="u1", replicas=3),
     )
+    (fewer,) = found_changes(
+        [present], [child("Deployment", replicas=0, template="new", applied="h2")], waiting=waiting
+    ).writes
+    assert fewer == Scale(kind=DEPLOYMENT, name="x", uid="u1", replicas=0, takes_away=True)
     same = child("Deployment", replicas=1, template="new", applied="h2")
     assert found_changes([present], [same], waiting=waiting).writes == ()
     left = child("Deployment", template="new", applied="h2")
@@ -171,6 +175,20 @@ def with_models(volume: Manifest | None, *, applied: str = "h") -> Manifest:
     volumes = [{"name": "models", **volume}] if volume else []
     pod = {"containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes]}
     return child("Deployment", applied=applied, template={"spec": pod})
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "takes_away"), [(3, 2, True), (2, 3, False), (2, None, False)]
+)
+def test_fewer_engines_are_known_as_such(
+    present: int, wanted: int | None, takes_away: bool
+) -> None:
+    before, after = with_models(None), with_models(None, applied="h2")
+    before["spec"]["replicas"] = present
+    if wanted is not None:
+        after["spec"]["replicas"] = wanted
+    (write,) = found_changes([there(before)], [after]).writes
+    assert write.takes_away == takes_away
 
 
 def test_an_image_volume_that_the_server_drops_is_written_once() -> None:

@@ -36,6 +36,7 @@ from octavo.operator.metrics import OperatorMetrics
 from octavo.operator.mirror import WATCHED_KINDS, Mirror
 from octavo.operator.names import SERVICE_LABEL
 from octavo.operator.observed import Observed, Refusal
+from octavo.operator.plan import warning
 from octavo.operator.reconcile import reconcile
 from octavo.operator.references import References
 from octavo.operator.scopes import Scopes
@@ -52,6 +53,9 @@ MAX_BACKOFF_S: Final = 30.0
 
 LASTING: Final = 5
 """Failures of a service in a row, some ten seconds, after which its status says what fails."""
+
+COMPLAIN_EVERY: Final = 100
+"""Failures of a service in a row between two events about them: less than such an event is kept."""
 
 SPREAD: Final = 0.5
 """Share of the time between two listings over which the looks at all services are spread."""
@@ -244,6 +248,10 @@ class Controller:
         except ConflictError as error:
             log.info("conflict", resource=str(service), reason=error.message)
             return "conflict", self._fail(service)
+        except RefusedError as error:
+            log.error("refused", resource=str(service), reason=error.message)
+            await self._complain(service, error)
+            return "refused", self._fail(service)
         except ClusterError as error:
             log.warning("cluster_error", resource=str(service), reason=error.message)
             retry_after_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
@@ -254,6 +262,12 @@ class Controller:
             return "failed", self._fail(service)
         self._failures.pop(service, None)
         return "done", after_s
+
+    async def _complain(self, service: Key, error: RefusedError) -> None:
+        """Tells by an event what no condition can: most likely the status is what was refused."""
+        resource = self.mirror.resource(service)
+        if resource is not None and self._failures.get(service, 0) % COMPLAIN_EVERY == 0:
+            await self._executor.post((warning("Refused", error.message),), resource)
 
     async def reconcile(self, service: Key) -> float | None:
         """Brings one service nearer to what its resource says; returns when to look again.

@@ -2,8 +2,10 @@
 
 What is gone needs no write. A refused write does not stop those behind it, and the status waits
 until the refusals are known to whoever made the plan. A conflict, or an API server that does not
-answer, ends the plan; what is in conflict is read again first. So does a write that it fails at,
-until that has lasted: then it is as good as refused, and the status says why. Decides nothing.
+answer, ends the plan; what is in conflict is read again first, and so is the InferenceService
+before anything is taken away, as a watch may be late. A write that the API server fails at ends the
+plan, too, until that has lasted: then it is as good as refused, and the status says why. Decides
+nothing.
 """
 
 from __future__ import annotations
@@ -129,12 +131,14 @@ class Executor:
             state = ("name", "namespace", "resourceVersion")
             of_it = {key: resource["metadata"][key] for key in state}
             written = await self._write_status(INFERENCE_SERVICE, of_it, plan.status)
-            await self._post(plan.events if written else (), resource)
+            await self.post(plan.events if written else (), resource)
         return Outcome(refusals=tuple(refusals), num_writes=num_writes, status_waits=status_waits)
 
     async def _write(self, write: Write, resource: Manifest) -> bool:
         """Carries out one write; returns whether anything was written."""
         namespace = key_of(resource).namespace
+        if write.takes_away:
+            await self._confirm(resource)
         match write:
             case Apply():
                 return await self._apply(write, resource)
@@ -146,6 +150,14 @@ class Executor:
                 metadata = {"name": write.pod, "namespace": namespace, "uid": write.uid}
                 status = {"conditions": [write.condition]}
                 return await self._write_status(POD, metadata, status)
+
+    async def _confirm(self, resource: Manifest) -> None:
+        """Asks the API server whether an InferenceService is as the plan thought."""
+        key = key_of(resource)
+        found = await self._look_again(INFERENCE_SERVICE, key)
+        version = resource["metadata"]["resourceVersion"]
+        if found is None or found["metadata"]["resourceVersion"] != version:
+            raise ConflictError(f"{INFERENCE_SERVICE.name} {key} is not as it was")
 
     async def _apply(self, write: Apply, resource: Manifest) -> bool:
         key = key_of(write.manifest)
@@ -213,7 +225,8 @@ class Executor:
         self._mirror.see(kind, applied)
         return True
 
-    async def _post(self, events: tuple[Event, ...], resource: Manifest) -> None:
+    async def post(self, events: tuple[Event, ...], resource: Manifest) -> None:
+        """Posts events about an InferenceService, as far as that can be done."""
         for event in events:
             create = partial(self._cluster.create, EVENT, self._event(event, resource))
             try:

@@ -71,13 +71,23 @@ class _Words(msgspec.Struct, frozen=True):
 
 
 def of_pods(candidates: Iterable[Manifest], now: float) -> Failure | None:
-    """Returns the failure that most likely explains the others: that of the newest pod."""
+    """Returns the failure that most likely explains the others: that of the newest pod.
+
+    A pod that has ended counts until one that was made later is ready.
+    """
+    staying = [pod for pod in candidates if not pods.is_going(pod)]
+    made_good = max((_made_at(pod) for pod in staying if pods.has(pod, "Ready")), default="")
     found = [
-        (str(pod["metadata"].get("creationTimestamp", "")), str(pod["metadata"]["name"]), failure)
-        for pod in candidates
+        (_made_at(pod), str(pod["metadata"]["name"]), failure)
+        for pod in staying
+        if pods.is_live(pod) or _made_at(pod) > made_good
         if (failure := of_pod(pod, now)) is not None
     ]
     return max(found, key=lambda entry: entry[:2])[2] if found else None
+
+
+def _made_at(pod: Manifest) -> str:
+    return str(pod["metadata"].get("creationTimestamp", ""))
 
 
 def of_pod(pod: Manifest, now: float) -> Failure | None:
@@ -92,6 +102,13 @@ def of_pod(pod: Manifest, now: float) -> Failure | None:
         )
     if stuck := pods.unschedulable(pod):
         return Failure(reason="Unschedulable", message=str(stuck.get("message", "")))
+    status = pod.get("status") or {}
+    if pods.is_over(pod) and status.get("reason"):
+        # Such as Evicted or UnexpectedAdmissionError; its figures are others each time.
+        detail = str(status.get("message", ""))
+        return Failure(
+            reason=status["reason"], message="its node ended or refused it", detail=detail
+        )
     return next(_of_containers(pod, now), None)
 
 

@@ -61,7 +61,7 @@ def _ready(situation: Situation, rollout: Condition) -> Condition:
         return _ready_as("True", "Serving", _how_many_route(situation))
     if DEPLOYMENT in situation.revision.waiting and situation.model.status != "True":
         return _like(situation.model)
-    newest = [p for p in situation.live if pods.template_of(p) == situation.revision.template]
+    newest = [p for p in situation.engines if pods.template_of(p) == situation.revision.template]
     failure = failures.of_pods(newest, situation.now)
     if failure is not None:
         shared = shared_volume.conflict(situation.service, situation.observed.pods, failure)

@@ -44,6 +44,9 @@ from octavo.v1.errors import BAD_SETTING, OctavoError
 CHUNK: Final = 500
 """Objects in one answer to a list."""
 
+UNDECLARED: Final = "field not declared in schema"
+"""What an API server says, with status 500, of an apply with a field that the kind lacks there."""
+
 
 def configuration() -> SingleConfig:
     """Finds the cluster: the pod's own, else that of KUBECONFIG or ~/.kube/config.
@@ -255,12 +258,15 @@ def _typed(response: httpx2.Response) -> ClusterError:
             return ConflictError(message)
         case 410:
             return ExpiredError(message)
-        case 500 if said.message:
-            return FailedError(message)
         case 401 | 408 | 429:
             pass
         case 422 if said.is_of_another_uid:
             return ConflictError(message)
+        case 500 if UNDECLARED in message:
+            why = "the cluster's definition of this kind is older than the operator"
+            return RefusedError(f"{why}: {message}")
+        case 500 if said.message:
+            return FailedError(message)
         case _ if 400 <= status < 500:
             return RefusedError(message)
     after = response.headers.get("retry-after", "")

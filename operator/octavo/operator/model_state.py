@@ -42,10 +42,8 @@ def not_grown(service: InferenceService, observed: Observed) -> Refusal | None:
 
 def _with_volume(found: Condition, service: InferenceService, observed: Observed) -> Condition:
     """Returns the condition with what is wrong with the volume's size."""
-    volume, claim = (
-        service.spec.cache.volume,
-        observed.child(VOLUME_CLAIM, names.models(service.name)),
-    )
+    volume = service.spec.cache.volume
+    claim = observed.child(VOLUME_CLAIM, names.models(service.name))
     if volume is None or claim is None:
         return found
     has = claim["spec"]["resources"]["requests"]["storage"]
@@ -74,7 +72,7 @@ def _of_loading(service: InferenceService, observed: Observed, now: float) -> Co
     if job is not None and not mine and _has_no_pod(job, now):
         message = f"Kubernetes makes no pod of the Job {name}: kubectl describe job says why"
         return condition(MODEL_CACHED, "False", "NoLoaderPod", message, is_failure=True)
-    failure = failures.of_pods(filter(pods.is_live, mine), now)
+    failure = failures.of_pods(mine, now)
     if failure is not None:
         shared = shared_volume.conflict(service, observed.pods, failure)
         return of_failure(MODEL_CACHED, shared or failure)

@@ -1,7 +1,9 @@
 """What is to be written for one InferenceService, as values, in order.
 
 Each write stands alone: after any of them the process may end, and the next plan, made from what
-is then observed, leads to the same end. Knows neither why it is made nor how it is carried out.
+is then observed, leads to the same end. What takes something away is done only while the
+InferenceService is as it was observed: an old one may not want what a newer one does. Knows neither
+why it is made nor how it is carried out.
 
     Plan.writes   in order      Apply · Scale · Delete · PatchPodCondition
     Plan.status   afterwards    the whole status, or None when it is right already
@@ -11,7 +13,7 @@ is then observed, leads to the same end. Knows neither why it is made nor how it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from octavo.operator.kinds import Kind, Manifest, kind_of
 
@@ -32,6 +34,8 @@ class Apply:
     """Whether the object was not observed. Then it is looked for by name first: one that our
     InferenceService does not control is left alone and counts as refused ("it exists already and
     belongs to somebody else")."""
+    takes_away: bool = False
+    """Whether it leaves fewer engines than were observed."""
 
     @property
     def kind(self) -> Kind:
@@ -56,6 +60,8 @@ class Scale:
     name: str
     uid: str
     replicas: int
+    takes_away: bool = False
+    """Whether these are fewer than were observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,7 @@ class Delete:
     name: str
     uid: str
     resource_version: str
+    takes_away: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +90,7 @@ class PatchPodCondition:
     uid: str
     condition: Manifest
     """type, status, reason, message, lastTransitionTime."""
+    takes_away: ClassVar[bool] = False
 
 
 Write = Apply | Scale | Delete | PatchPodCondition

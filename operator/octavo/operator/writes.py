@@ -104,7 +104,15 @@ def scaling(deployment: Manifest | None, replicas: int | None) -> list[Scale]:
     if deployment is None or replicas is None or deployment["spec"].get("replicas") == replicas:
         return []
     meta = metadata(deployment)
-    return [Scale(kind=DEPLOYMENT, name=meta["name"], uid=meta["uid"], replicas=replicas)]
+    return [
+        Scale(
+            kind=DEPLOYMENT,
+            name=meta["name"],
+            uid=meta["uid"],
+            replicas=replicas,
+            takes_away=_is_fewer(deployment, replicas),
+        )
+    ]
 
 
 def owns_replicas(deployment: Manifest) -> bool:
@@ -138,9 +146,16 @@ def _write(
     state = ("uid", "resourceVersion") if is_guarded else ("uid",)
     bound = {key: metadata(found)[key] for key in state}
     bound = child | {"metadata": child["metadata"] | bound}
+    takes_away = kind == DEPLOYMENT and _is_fewer(found, child["spec"].get("replicas"))
     fields = [path for path in drift if not path.startswith("metadata.")]
     reasons = [f"{kind.name} {name}: {path}" for path in fields]
-    return Apply(manifest=bound, creates=False), reasons or [f"{kind.name} {name}: fields go"]
+    write = Apply(manifest=bound, creates=False, takes_away=takes_away)
+    return write, reasons or [f"{kind.name} {name}: fields go"]
+
+
+def _is_fewer(deployment: Manifest, replicas: int | None) -> bool:
+    """Tells whether a Deployment is to have fewer replicas than it has."""
+    return replicas is not None and replicas < deployment["spec"].get("replicas", 1)
 
 
 def _not_shrunk(child: Manifest, found: Manifest) -> Manifest:
