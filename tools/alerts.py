@@ -211,6 +211,31 @@ ALL = (
         do="`kubectl describe inferenceservice` has the reason as a sentence.",
     ),
     Alert(
+        name="OctavoCertificateEnds",
+        when="octavo_gateway_certificate_expiration_timestamp_seconds - time() < 604800"
+        " or octavo:certificate_expiration_timestamp_seconds - time() < 604800",
+        lasting="1h",
+        severity="warning",
+        summary="The certificate of {{ $labels.pod }} ends within a week",
+        meaning="After its end no new connection between gateways and engines is made: what is "
+        "open goes on, and requests get 503 when it breaks.",
+        do="Put another certificate into the Secret: `gateway.engineTLS.secretName` of the "
+        "release, or `spec.engine.tls.secretName` of the service. With cert-manager look at the "
+        "Certificate: it should have been renewed long ago. Pods take it within about a minute, "
+        "and need no restart.",
+    ),
+    Alert(
+        name="OctavoCertificateBad",
+        when="octavo_gateway_certificate_bad == 1 or octavo:certificate_bad == 1",
+        lasting="10m",
+        severity="critical",
+        summary="{{ $labels.pod }} cannot use the newest certificate in its Secret",
+        meaning="The certificate has ended, is not that of the key, or cannot be read. If one "
+        "before is still good, the process goes on with it until it is restarted.",
+        do="The log of the pod has `certificate_bad` with the reason. Put a whole set of "
+        "`tls.crt`, `tls.key` and `ca.crt` into the Secret.",
+    ),
+    Alert(
         name="OctavoRecordsDropped",
         when="sum by (namespace) (rate(octavo_gateway_records_dropped_total[10m])) > 0",
         lasting="5m",

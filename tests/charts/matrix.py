@@ -62,6 +62,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     },
     "every pod setting": dict.fromkeys(COMPONENTS, POD_SETTINGS)
     | {"commonLabels": {"cost": "7"}, "imagePullSecrets": ["registry"]},
+    "certificates": {"gateway": {"engineTLS": {"secretName": "pair", "trustDomain": "td.example"}}},
     "own valkey secret": {"valkey": {"auth": {"existingSecret": {"name": "mine", "key": "pw"}}}},
     "external redis": {
         "valkey": {"enabled": False},

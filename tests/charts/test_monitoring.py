@@ -26,6 +26,7 @@ from tools.dashboard import Dashboard
 from octavo.engine.metrics import EngineMetrics
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.operator.metrics import OperatorMetrics
+from octavo.runtime.tls_folder import TlsFolder
 
 LABELS_OF_TARGETS = {"namespace", "pod"}
 """What Prometheus adds to each series."""
@@ -96,6 +97,8 @@ def exported() -> dict[str, Sample]:
     EngineMetrics(registry, "m")
     OperatorMetrics(registry)
     GatewayMetrics(registry)
+    for prefix in ("octavo:", "octavo_gateway_"):
+        TlsFolder("/", key="", origin="", wall=lambda: 0.0).observe(registry, prefix)
     named = {
         name: frozenset(getattr(collector, "_labelnames", ()))
         for collector, names in registry._collector_to_names.items()

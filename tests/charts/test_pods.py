@@ -173,6 +173,21 @@ def test_gateway_takes_its_arguments() -> None:
     assert gateway_config(MATRIX["open gateway"]).cors_origin == ("https://chat.example",)
 
 
+def test_gateway_shows_engines_the_certificate_that_the_operator_tells_them_of() -> None:
+    values = MATRIX["certificates"]
+    identity = "spiffe://td.example/ns/serving/sa/octavo-gateway"
+    assert operator_config(values).gateway_identity == identity
+    pod, folder = pod_of(render(values), "gateway"), gateway_config(values).engine_tls_dir
+    assert pod.spec["serviceAccountName"] == identity.rpartition("/")[2]
+    (mount,) = [m for m in pod.container["volumeMounts"] if m["mountPath"] == folder]
+    assert mount["readOnly"]
+    (volume,) = [v for v in pod.spec["volumes"] if v["name"] == mount["name"]]
+    assert volume["secret"] == {"secretName": "pair", "defaultMode": 0o440}
+    assert gateway_config({}).engine_tls_dir == ""
+    default = "spiffe://cluster.local/ns/serving/sa/octavo-gateway"
+    assert operator_config({}).gateway_identity == default
+
+
 def test_gateway_has_time_to_drain() -> None:
     values: Values = {"gateway": {"drainSeconds": 300}}
     pod, config = pod_of(render(values), "gateway"), gateway_config(values)

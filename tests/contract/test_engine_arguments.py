@@ -40,7 +40,7 @@ def unescaped(arguments: list[str]) -> list[str]:
 
 
 def engine_config(**spec: Any) -> EngineConfig:
-    template = desired_engine.pod_template(service(**spec), "image", "")
+    template = desired_engine.pod_template(service(**spec), "image", "", "spiffe://a/b")
     container: Manifest = template["spec"]["containers"][0]
     assert container["command"] == ["python", "-m", "octavo.engine"]
     return parse(EngineConfig, unescaped(container["args"]), {}, "engine").value
@@ -53,7 +53,8 @@ def test_the_engine_reads_every_list_of_arguments(spec: dict[str, Any]) -> None:
     one = service(**spec)
     assert config.model == desired_engine.model_path(one.spec.model)
     assert config.served_name == one.served_names
-    assert config.plaintext
+    assert config.plaintext is (one.spec.engine.tls is None)
+    assert bool(config.tls_dir) is bool(config.tls_client) is not config.plaintext
     assert config.listen == f"0.0.0.0:{names.GRPC_PORT}"
     assert config.metrics_listen == f"0.0.0.0:{names.STATUS_PORT}"
     assert config.drain_s == one.spec.rollout.drain_seconds

@@ -74,8 +74,11 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         default_tokens: int = 8,
         files: dict[str, bytes] | None = None,
         script: Callable[[engine_pb2.GenerateRequest], Script] | None = None,
+        credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         self.script = script or _answer
+        self.credentials = credentials
+        """With which it is started the next time; None: it speaks plaintext."""
         self.requests: list[engine_pb2.GenerateRequest] = []
         """Every attempt received, in order."""
         self.messages: list[engine_pb2.SessionRequest] = []
@@ -144,7 +147,11 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         """Listens; the port stays the same over restarts."""
         server = grpc.aio.server(options=SERVER_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self, server)
-        self._port = server.add_insecure_port(f"127.0.0.1:{port or self._port}")
+        listen = f"127.0.0.1:{port or self._port}"
+        if self.credentials is None:
+            self._port = server.add_insecure_port(listen)
+        else:
+            self._port = server.add_secure_port(listen, self.credentials)
         await server.start()
         self._server = server
         return self

@@ -165,7 +165,7 @@ async def running(
     def connect(endpoint: Endpoint, on_ready: Callable[[], None]) -> Replica:
         return Replica(
             endpoint,
-            GrpcLink(endpoint.address),
+            GrpcLink(endpoint.address, name=endpoint.tls_name),
             loader=loader,
             metrics=metrics,
             env=env,

@@ -29,13 +29,18 @@ def engine_service(name: str) -> Object:
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": {LABEL: name, COMPONENT: "engine"},
-            "ports": [{"name": "grpc", "port": 50051}, {"name": "status", "port": 9091}],
+            "ports": [
+                {"name": name, "port": port, "targetPort": name}
+                for name, port in (("grpc", 50051), ("grpcs", 50052), ("status", 9091))
+            ],
         },
     }
 
 
-def engine_deployment(name: str, replicas: int, *, behaviour: str = "run") -> Object:
-    """Returns engines that only kwok plays."""
+def engine_deployment(
+    name: str, replicas: int, *, behaviour: str = "run", port: str = "grpc"
+) -> Object:
+    """Returns engines that only kwok plays; the name of their port says what they speak."""
     made = deployment(f"{name}-engine", replicas)
     labels = {LABEL: name, COMPONENT: "engine"}
     made["spec"]["selector"] = {"matchLabels": labels}
@@ -46,6 +51,8 @@ def engine_deployment(name: str, replicas: int, *, behaviour: str = "run") -> Ob
             "fake.octavo.dev/end-after": "2s",
         },
     }
+    ports = [{"name": port, "containerPort": 50051}, {"name": "status", "containerPort": 9091}]
+    made["spec"]["template"]["spec"]["containers"][0]["ports"] = ports
     return made
 
 

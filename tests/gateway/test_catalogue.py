@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -98,6 +100,45 @@ def test_while_an_engine_loads_its_stage_is_told() -> None:
         engine.set_stage(engine_pb2.STAGE_READY)
         await until(lambda: not asleep(gw))
         assert gw.fleet.catalogue.asleep_as("a/one") is None
+
+    run(scenario)
+
+
+def test_engines_that_do_not_trust_the_gateway_are_not_waited_for_and_it_is_said_why() -> None:
+    """The gateway has no certificate, and speaks no plaintext to whoever has one."""
+
+    async def scenario(gw: Gateway, cluster: Cluster) -> None:
+        engine = await cluster.start(FakeEngine())
+        cluster.tell(replace(at(engine, OLD), tls_name="one-engine.a.svc"), services=(OLD, NEW))
+        await until(lambda: bool(gw.replicas and gw.replicas[0].distrust))
+        why = "the engine takes mTLS only, and the gateway has no certificate"
+        assert gw.replicas[0].problem == why
+        assert not gw.fleet.holds("a/one")
+        error = refusal(gw, "small")
+        assert error.kind is NO_ENGINE
+        assert error.message == f"no engine for 'small' is reachable: {why}"
+        assert error.retry_after_ms > 0
+        found = gw.fleet.catalogue.asleep_as("a/one")
+        assert found is not None
+        assert found.stage == why
+        assert engine.num_state_streams == 0
+        cluster.tell(at(engine, OLD), replace(at(engine, OLD), uid="u"), services=(OLD, NEW))
+        await until(lambda: bool(gw.fleet.served()))
+        assert [r.distrust for r in gw.replicas if r.ready] == [""]
+
+    run(scenario)
+
+
+def test_a_request_that_is_held_is_let_go_when_no_engine_is_trusted() -> None:
+    async def scenario(gw: Gateway, cluster: Cluster) -> None:
+        cluster.tell(services=(OLD,))
+        await until(lambda: gw.fleet.holds("a/one"))
+        still = partial(gw.fleet.holds, "a/one")
+        held = asyncio.create_task(gw.fleet.demand.hold("a/one", still))
+        await asyncio.sleep(0)
+        endpoint = Endpoint(address="127.0.0.1:9", service="a/one", tls_name="one-engine.a.svc")
+        cluster.tell(endpoint, services=(OLD,))
+        await asyncio.wait_for(held, 4)
 
     run(scenario)
 

@@ -156,6 +156,29 @@ def test_pods_are_found_ready_or_not_and_are_terminating_when_they_are_deleted(
     run(scenario)
 
 
+def test_pods_with_tls_and_without_are_told_apart_while_one_replaces_the_other(
+    kubectl: Any, namespace: str
+) -> None:
+    """Kubernetes itself lists each pod under the ports that it has."""
+
+    async def scenario() -> None:
+        async with finding(namespace) as made:
+            plain, secure = (engine_deployment("one", 1, port=port) for port in ("grpc", "grpcs"))
+            kubectl.apply(
+                inference_service("one"), engine_service("one"), plain, namespace=namespace
+            )
+            await until(lambda: [e.tls_name for e in made.endpoints] == [""], 30)
+            secure["metadata"]["name"] = "one-engine-of-next-revision"
+            kubectl.apply(secure, namespace=namespace)
+            name = f"one-engine.{namespace}.svc"
+            await until(lambda: {e.tls_name for e in made.endpoints} == {"", name}, 30)
+            assert {e.address.rpartition(":")[2] for e in made.endpoints} == {"50051"}
+            kubectl("delete", "deployment/one-engine", namespace=namespace)
+            await until(lambda: [e.tls_name for e in made.endpoints] == [name], 30)
+
+    run(scenario)
+
+
 def _namespaces(made: Finding) -> set[str]:
     return {e.pod.partition("/")[0] for e in made.endpoints}
 

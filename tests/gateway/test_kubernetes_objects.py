@@ -96,6 +96,20 @@ def test_what_is_no_engine_is_left_out(made: EndpointSlice) -> None:
     assert endpoints(made) == []
 
 
+def test_a_pod_has_tls_by_the_name_of_its_port_and_the_certificate_of_its_service() -> None:
+    plain = part("x", endpoint("p"))
+    secure = part("y", endpoint("q", "10.1.0.2"), ports=[{"name": "grpcs", "port": 50051}])
+    both = part(
+        "z", endpoint("r"), ports=[{"name": "grpc", "port": 1}, {"name": "grpcs", "port": 2}]
+    )
+    found = {e.pod: (e.address, e.tls_name) for e in endpoints(plain, secure, both)}
+    assert found == {
+        "a/p": ("10.1.0.1:50051", ""),
+        "a/q": ("10.1.0.2:50051", "s-engine.a.svc"),
+        "a/r": ("10.1.0.1:2", "s-engine.a.svc"),
+    }
+
+
 def test_an_endpoint_by_hand_has_no_pod() -> None:
     [found] = endpoints(part("x", {"addresses": ["127.0.0.1"]}))
     assert (found.uid, found.pod, found.name) == ("", "", "127.0.0.1:50051")

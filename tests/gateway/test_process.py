@@ -337,3 +337,4 @@ def test_engines_beyond_this_machine_are_refused() -> None:
         run(config, {})
     assert caught.value.kind is BAD_SETTING
     assert "10.0.0.7:50051" in caught.value.message
+    assert "--engine-tls-dir allows others" in caught.value.message

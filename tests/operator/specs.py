@@ -30,6 +30,9 @@ DATA = {
     Reference(kind="Secret", name="hub"): "11",
     Reference(kind="Secret", name="keys", key="one"): "22",
     Reference(kind="ConfigMap", name="settings", key="two"): "33",
+    Reference(kind="Secret", name="pair", key="ca.crt"): "44",
+    Reference(kind="Secret", name="pair", key="tls.crt"): "55",
+    Reference(kind="Secret", name="pair", key="tls.key"): "66",
 }
 """References that a drawn spec may have, and the hash of what is there."""
 
@@ -68,6 +71,7 @@ ENGINES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     optional={
         "device": st.sampled_from(["cpu", "cuda"]),
         "image": st.sampled_from(["mine:1", "mine:2"]),
+        "tls": st.just({"secretName": "pair"}),
         "options": OPTIONS,
         "extraArgs": st.lists(st.sampled_from(["--prefix-caching", "--threads=3"]), max_size=2),
         "env": _VARIABLES,

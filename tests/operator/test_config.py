@@ -22,6 +22,7 @@ def test_installation_has_what_the_settings_say() -> None:
             "gateway_labels": "app=gateway,tier=",
             "monitoring_namespaces": "watch",
             "gateway_url": "http://gateway.octavo.svc/v1",
+            "gateway_identity": "spiffe://td/ns/a/sa/b",
             "pod_monitor_labels": "release=prometheus",
             "pod_monitor_interval": "30s",
         },
@@ -31,6 +32,7 @@ def test_installation_has_what_the_settings_say() -> None:
     assert installation.gateway_namespace == "octavo"
     assert installation.gateway_labels == {"app": "gateway", "tier": ""}
     assert installation.monitoring_namespaces == ("watch",)
+    assert installation.gateway_identity == "spiffe://td/ns/a/sa/b"
     assert installation.url == "http://gateway.octavo.svc/v1"
     assert installation.pod_monitors
     assert installation.pod_monitor_labels == {"release": "prometheus"}
@@ -62,3 +64,10 @@ def test_labels_without_value_stop_the_start(name: str) -> None:
 def test_an_interval_that_prometheus_would_refuse_stops_the_start(value: str) -> None:
     with pytest.raises(OctavoError, match=r"pod_monitor_interval.*no time"):
         OperatorConfig(pod_monitor_interval=value).installation()
+
+
+def test_a_gateway_without_a_name_stops_the_start() -> None:
+    with pytest.raises(
+        OctavoError, match=r"gateway_identity.*engines would take calls from nobody"
+    ):
+        OperatorConfig(gateway_identity="").installation()

@@ -17,7 +17,7 @@ IMAGE = "octavo-engine:cpu"
 
 
 def template(*, image: str = IMAGE, references: str = "", **spec: Any) -> Manifest:
-    return desired_engine.pod_template(service(**spec), image, references)
+    return desired_engine.pod_template(service(**spec), image, references, "spiffe://a/b")
 
 
 def engine_of(found: Manifest) -> Manifest:

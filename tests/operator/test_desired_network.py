@@ -14,7 +14,12 @@ def test_gateways_find_engines_before_they_are_ready() -> None:
     assert spec["clusterIP"] == "None"
     assert spec["publishNotReadyAddresses"] is True
     assert spec["selector"] == names.selector("llama")
-    assert [(p["name"], p["port"]) for p in spec["ports"]] == [("grpc", 50051), ("status", 9091)]
+    ports = {p["name"]: (p["port"], p["targetPort"]) for p in spec["ports"]}
+    assert ports == {
+        "grpc": (50051, "grpc"),
+        "grpcs": (50052, "grpcs"),
+        "status": (9091, "status"),
+    }
 
 
 def test_only_gateways_and_monitoring_reach_engines_and_engines_reach_nobody() -> None:

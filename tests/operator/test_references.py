@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
+from tests.certificates import Authority
 from tests.operator.fake_cluster import FakeCluster
 
 from octavo.operator.cluster import RefusedError, UnavailableError
 from octavo.operator.kinds import CONFIG_MAP, SECRET, Manifest
 from octavo.operator.observed import Reference, digest
 from octavo.operator.references import KEPT_S, References
+from octavo.runtime.certificates import valid_until
 
 FRESH_S = 15.0
 TOKEN = Reference(kind="Secret", name="hub", key="token")
@@ -81,6 +85,18 @@ def test_what_cannot_be_read_is_as_it_was() -> None:
             assert await world.read(TOKEN, MAP) == before, "the map was never read: no statement"
             known = await world.references.read("shop", [TOKEN, MAP])
             assert known.unread == {MAP: error.message}
+
+    run(case)
+
+
+def test_of_a_certificate_its_end_is_kept(tmp_path: Path) -> None:
+    async def case(world: World) -> None:
+        pem = Authority(tmp_path, "one").pem
+        encoded = base64.b64encode(pem).decode()
+        world.cluster.put(SECRET, secret(token="YQ==", crt=encoded))
+        certificate = Reference(kind="Secret", name="hub", key="crt")
+        known = await world.references.read("shop", [TOKEN, certificate])
+        assert known.ends == {certificate: valid_until(pem)}
 
     run(case)
 

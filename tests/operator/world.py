@@ -48,6 +48,7 @@ class World:
     is_silent: bool = False
     """Whether the gateways that there are say nothing."""
     references: dict[Reference, str | None] = field(default_factory=dict)
+    ends: dict[Reference, float] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset()
     load: ServiceLoad | None = None
     children: dict[tuple[str, str], Manifest] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class World:
             children=tuple(copy.deepcopy(list(self.children.values()))),
             pods=tuple(copy.deepcopy(list(self.pods.values()))),
             references=dict(self.references),
+            ends=dict(self.ends),
             unread={
                 reference: "it is forbidden"
                 for reference in references(self.resource)

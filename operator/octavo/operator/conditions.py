@@ -13,6 +13,8 @@ MODEL_CACHED: Final = "ModelCached"
 SCHEDULED: Final = "Scheduled"
 ROLLOUT: Final = "Rollout"
 ROUTABLE: Final = "Routable"
+CERTIFICATE: Final = "CertificateValid"
+"""Of services whose engines have one."""
 NAMED: Final = "Named"
 READY: Final = "Ready"
 

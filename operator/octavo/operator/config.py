@@ -34,6 +34,11 @@ class OperatorConfig:
     gateway_labels: tuple[str, ...] = setting(
         (), "KEY=VALUE labels of the gateways' pods, comma-separated: only they reach the engines."
     )
+    gateway_identity: str = setting(
+        "spiffe://cluster.local/ns/octavo/sa/octavo-gateway",
+        "Name, a URI or a DNS name, that the gateways' certificate bears: engines with "
+        "spec.engine.tls take calls from nobody else. Another one restarts these engines.",
+    )
     gateway_url: str = setting(
         "", "Where clients reach the gateways, for the status of the InferenceServices."
     )
@@ -109,11 +114,14 @@ class OperatorConfig:
         gateway, interval = self.gateway_key(), self.pod_monitor_interval
         if not re.fullmatch(r"(\d+(ms|s|m))?", interval, re.ASCII):
             raise _bad("pod_monitor_interval", interval, "is no time such as 500ms, 15s or 1m")
+        if not self.gateway_identity:
+            raise _bad("gateway_identity", "", "engines would take calls from nobody")
         return Installation(
             engine_images={"cpu": self.engine_image_cpu, "cuda": self.engine_image_cuda},
             loader_image=self.loader_image,
             gateway_namespace=gateway.namespace if gateway else "",
             gateway_labels=_labels("gateway_labels", self.gateway_labels),
+            gateway_identity=self.gateway_identity,
             monitoring_namespaces=self.monitoring_namespaces,
             network_policies=self.network_policies,
             pod_monitors=self.pod_monitors,

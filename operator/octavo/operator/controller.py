@@ -307,6 +307,7 @@ class Controller:
             children=self.mirror.children(service),
             pods=self.mirror.pods(service),
             references=known.digests,
+            ends=known.ends,
             unread=known.unread,
             gateways=self._reports.about(service) if self._reports is not None else None,
             kinds=self.mirror.optional_kinds,

@@ -48,7 +48,8 @@ class Circumstances:
 
 def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
     """Returns the objects that are wanted, each with its owner and the hash of its content."""
-    template = desired_engine.pod_template(service, given.image, given.references)
+    caller = given.installation.gateway_identity
+    template = desired_engine.pod_template(service, given.image, given.references, caller)
     found = [
         desired_network.engine_policy(service, given.installation),
         desired_network.service(service),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.operator import engine_cache, names, options
+from octavo.operator import engine_cache, engine_tls, names, options
 from octavo.operator.fingerprint import fingerprint
 from octavo.operator.kinds import DEPLOYMENT, Manifest, object_of
 from octavo.operator.pod_parts import (
@@ -68,14 +68,14 @@ def folder_of(template: Manifest) -> str:
     return model_of(template).removeprefix(f"{MODELS}/").partition("/")[0]
 
 
-def arguments(service: InferenceService) -> list[str]:
-    """Returns the engine's arguments."""
+def arguments(service: InferenceService, caller: str) -> list[str]:
+    """Returns the engine's arguments; see `pod_template`."""
     engine = service.spec.engine
     return [
         "--model", model_path(service.spec.model),
         "--served-name", ",".join(service.served_names),
         "--listen", f"0.0.0.0:{names.GRPC_PORT}",
-        "--plaintext",
+        *engine_tls.arguments(engine, caller),
         "--metrics-listen", f"0.0.0.0:{names.STATUS_PORT}",
         "--drain-s", str(service.spec.rollout.drain_seconds),
         *engine_cache.arguments(service.spec.cache),
@@ -84,24 +84,27 @@ def arguments(service: InferenceService) -> list[str]:
     ]  # fmt: skip
 
 
-def pod_template(service: InferenceService, image: str, references: str) -> Manifest:
+def pod_template(
+    service: InferenceService, image: str, references: str, caller: str = ""
+) -> Manifest:
     """Returns the template of the pods, with the hash of what the user decides as annotation.
 
     Args:
         service: what is wanted.
         image: of the engine.
         references: hash of the data that the pods take values from; empty when there is none.
+        caller: name that the gateways' certificate bears; matters to engines with TLS only.
     """
     engine = service.spec.engine
     annotations = dict(engine.pod_annotations)
     if references:
         annotations[names.REFERENCES] = references
     labels = engine.pod_labels | names.labels(service.name, names.ENGINE)
-    decided = [labels, annotations, _pod(service, engine.image)]
+    decided = [labels, annotations, _pod(service, engine.image, caller)]
     annotations[names.TEMPLATE] = fingerprint(decided)
     return {
         "metadata": {"labels": labels, "annotations": annotations},
-        "spec": _pod(service, image),
+        "spec": _pod(service, image, caller),
     }
 
 
@@ -144,7 +147,7 @@ def deployment(
     )
 
 
-def _pod(service: InferenceService, image: str) -> Manifest:
+def _pod(service: InferenceService, image: str, caller: str) -> Manifest:
     engine = service.spec.engine
     volumes, mounts = _volumes(service)
     container: Manifest = {
@@ -152,9 +155,13 @@ def _pod(service: InferenceService, image: str) -> Manifest:
         "image": image,
         "imagePullPolicy": engine.image_pull_policy,
         "command": ["python", "-m", "octavo.engine"],
-        "args": literal(arguments(service)),
+        "args": literal(arguments(service, caller)),
         "ports": [
-            {"name": "grpc", "containerPort": names.GRPC_PORT, "protocol": "TCP"},
+            {
+                "name": engine_tls.port(engine),
+                "containerPort": names.GRPC_PORT,
+                "protocol": "TCP",
+            },
             {"name": "status", "containerPort": names.STATUS_PORT, "protocol": "TCP"},
         ],
         "securityContext": CONTAINER_SECURITY,
@@ -193,8 +200,13 @@ def _volumes(service: InferenceService) -> tuple[list[Manifest], list[Manifest]]
         volumes.append({"name": MODELS_VOLUME, "persistentVolumeClaim": mounted})
     if source.scheme != "file":
         mounts.append({"name": MODELS_VOLUME, "mountPath": MODELS, "readOnly": True})
-    more_volumes, more_mounts = engine_cache.volumes(service)
-    return volumes + more_volumes, mounts + more_mounts
+    for more_volumes, more_mounts in (
+        engine_cache.volumes(service),
+        engine_tls.volumes(service.spec.engine),
+    ):
+        volumes += more_volumes
+        mounts += more_mounts
+    return volumes, mounts
 
 
 def _probes() -> Manifest:

@@ -1,6 +1,6 @@
 """How engines are found, reached, protected from disruption and measured.
 
-Engines speak without a password, so their network policy is what keeps strangers out.
+Engines without TLS speak without a password, so their network policy is what keeps strangers out.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from octavo.operator import names
+from octavo.operator import engine_tls, names
 from octavo.operator.kinds import (
     DISRUPTION_BUDGET,
     NETWORK_POLICY,
@@ -35,9 +35,13 @@ def service(wanted: InferenceService) -> Manifest:
     """Returns the headless Service.
 
     It lists engines before they are ready: gateways connect to them first, and say when they can
-    route there.
+    route there. Each pod is listed under those of the ports that it has, so with TLS or without.
     """
-    ports = [("grpc", names.GRPC_PORT), ("status", names.STATUS_PORT)]
+    ports = [
+        (engine_tls.PLAIN_PORT, names.GRPC_PORT),
+        (engine_tls.PORT, names.GRPCS_PORT),
+        ("status", names.STATUS_PORT),
+    ]
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,

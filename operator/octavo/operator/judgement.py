@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from octavo.operator import failures, model_state, naming, pods, routable, shared_volume
+from octavo.operator import (
+    certificate,
+    failures,
+    model_state,
+    naming,
+    pods,
+    routable,
+    shared_volume,
+)
 from octavo.operator.conditions import (
     READY,
     ROLLOUT,
@@ -38,6 +46,7 @@ def judge(situation: Situation) -> list[Condition]:
         rollout,
         _routable(situation),
         *([named] if named else []),
+        *certificate.judge(situation.service, situation.observed, situation.now),
     ]
 
 

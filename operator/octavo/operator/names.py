@@ -42,6 +42,9 @@ ROUTABLE_GATE: Final = f"{GROUP}/Routable"
 """Condition type of pods, and readiness gate of engines."""
 
 GRPC_PORT: Final = 50051
+"""Of engines, with TLS or without."""
+GRPCS_PORT: Final = 50052
+"""Of their Service only, which has no two ports of one number. Nobody listens there."""
 STATUS_PORT: Final = 9091
 
 

@@ -6,12 +6,14 @@ Kubernetes objects are plain dictionaries, as the API server's JSON has them, wi
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from octavo.operator.kinds import Kind, Manifest
+from octavo.runtime.certificates import valid_until
 
 State = Literal[
     "connecting", "loading", "warming", "ready", "draining", "failed", "suspected", "lost"
@@ -51,6 +53,20 @@ def digest(reference: Reference, found: Manifest | None) -> str | None:
                 raw = text.encode("utf-8", "surrogatepass")
                 hashed.update(len(raw).to_bytes(8, "big") + raw)
     return hashed.hexdigest()
+
+
+def certificate_end(reference: Reference, found: Manifest | None) -> float | None:
+    """Returns the Unix time at which what a reference takes ends; None where it is no certificate.
+
+    Args:
+        reference: what is taken.
+        found: the Secret of that name, None when there is none.
+    """
+    encoded = ((found or {}).get("data") or {}).get(reference.key, "")
+    try:
+        return valid_until(base64.b64decode(encoded))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +171,8 @@ class Installation:
     """Namespace of the gateway's pods; empty when there is no gateway."""
     gateway_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that select the gateway's pods: only they reach the engines."""
+    gateway_identity: str = ""
+    """Name that the gateways' certificate bears."""
     monitoring_namespaces: tuple[str, ...] = ()
     """Namespaces whose pods may read the engines' metrics."""
     network_policies: bool = True
@@ -184,6 +202,8 @@ class Observed:
     references: Mapping[Reference, str | None] = field(default_factory=dict)
     """`digest` of each of `spec.references(resource)`; None: it does not exist. One that is
     missing from the mapping could not be read, which is no reason to act."""
+    ends: Mapping[Reference, float] = field(default_factory=dict)
+    """Unix time at which the certificate of a reference ends, of those that are one."""
     unread: Mapping[Reference, str] = field(default_factory=dict)
     """Why references could not be read, in the API server's words."""
     gateways: Gateways | None = None

@@ -162,7 +162,8 @@ OPTIONS: Final = (
 
 OURS: Final = (
     "--model", "--revision", "--served-name", "--listen", "--plaintext", "--no-plaintext",
-    "--metrics-listen", "--drain-s", "--report-fd", "--config", "--host-cache-bytes",
+    "--metrics-listen", "--drain-s", "--report-fd", "--config", "--tls-dir",
+    "--tls-client", "--host-cache-bytes",
     "--disk-cache-dir", "--disk-cache-bytes", "--pin-prefix",
 )  # fmt: skip
 """Flags that the operator sets, or that mean nothing in a pod; not for `extraArgs`."""

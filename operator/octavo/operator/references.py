@@ -1,5 +1,7 @@
 """The data that services take from Secrets and ConfigMaps, as hashes; the data itself is not kept.
 
+Of a certificate its end is kept as well.
+
 Objects are read one by one, by name: an operator that may list Secrets may read all of them. What
 was read counts for a while, so that services that share a Secret share its reading.
 """
@@ -14,7 +16,7 @@ import structlog
 
 from octavo.operator.cluster import Cluster, ClusterError, Key
 from octavo.operator.kinds import CONFIG_MAP, SECRET
-from octavo.operator.observed import Reference, digest
+from octavo.operator.observed import Reference, certificate_end, digest
 
 log = structlog.get_logger(__name__)
 
@@ -30,14 +32,17 @@ class _Reading:
 
     at: float
     digest: str | None
+    ends: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of some references; each is in one of the two."""
+    """What is known of some references; each has a digest or is unread."""
 
     digests: dict[Reference, str | None]
     """Hash of the data of each, None for what does not exist."""
+    ends: dict[Reference, float]
+    """Unix time at which those of them end that are certificates."""
     unread: dict[Reference, str]
     """Why the others could not be read."""
 
@@ -77,11 +82,14 @@ class References:
                 continue
             for reference in stale:
                 if (reference.kind, reference.name) == (kind, name):
-                    reading = _Reading(self._now(), digest(reference, found))
+                    ends = certificate_end(reference, found)
+                    reading = _Reading(self._now(), digest(reference, found), ends)
                     self._readings[namespace, reference] = reading
         known = {r: self._readings.get((namespace, r)) for r in wanted}
+        read = {r: reading for r, reading in known.items() if reading is not None}
         return Known(
-            digests={r: reading.digest for r, reading in known.items() if reading is not None},
+            digests={r: reading.digest for r, reading in read.items()},
+            ends={r: reading.ends for r, reading in read.items() if reading.ends is not None},
             unread={r: failed[r.kind, r.name] for r, reading in known.items() if reading is None},
         )
 

@@ -14,7 +14,7 @@ from octavo.operator.fingerprint import fingerprint
 from octavo.operator.kinds import DEPLOYMENT, JOB, Kind, Manifest
 from octavo.operator.observed import Observed, Reference, annotation
 from octavo.operator.pods import template_of
-from octavo.operator.spec import InferenceService, references_of
+from octavo.operator.spec import InferenceService, mounted_by, references_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Revision:
     template: str
     """Hash of the pod template."""
     missing: tuple[Reference, ...]
-    """Secrets and ConfigMaps that do not exist, or lack the key."""
+    """Secrets and ConfigMaps that do not exist, or lack the key; mounted ones, too."""
     unread: tuple[Reference, ...]
     """Those of which even that is not known."""
     waiting: frozenset[Kind]
@@ -46,21 +46,23 @@ def revision(
         model: the condition ModelCached.
     """
     wanted = references_of(service.spec)
-    known = {ref: observed.references[ref] for ref in wanted if ref in observed.references}
+    needed = (*wanted, *mounted_by(service.spec))
+    known = {ref: observed.references[ref] for ref in needed if ref in observed.references}
     missing = tuple(ref for ref, value in known.items() if value is None)
-    unread = tuple(ref for ref in wanted if ref not in known)
+    unread = tuple(ref for ref in needed if ref not in known)
     present = deployment["spec"]["template"] if deployment else None
     if (missing or unread) and present is not None:
         # The engines that run have got their values: a Secret that vanishes restarts none.
         references = annotation(present, names.REFERENCES)
     else:
-        entries = [[ref.kind, ref.name, ref.key, value] for ref, value in known.items()]
+        entries = [[ref.kind, ref.name, ref.key, known[ref]] for ref in wanted if ref in known]
         references = fingerprint(entries) if entries else ""
     default = (
         service.spec.engine.image
         or (observed.installation.engine_images[service.spec.engine.device])
     )
-    template = template_of(desired_engine.pod_template(service, default, references))
+    caller = observed.installation.gateway_identity
+    template = template_of(desired_engine.pod_template(service, default, references, caller))
     # A new default, which comes with a new operator, restarts nobody: a service keeps the image
     # that it has until its engines are replaced for a reason of their own.
     is_present = deployment is not None and template_of(deployment["spec"]["template"]) == template

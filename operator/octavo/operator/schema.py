@@ -122,6 +122,7 @@ def _engine() -> Manifest:
                 "The engine's own options.", {o.field: o.schema for o in options.OPTIONS}
             ),
             "extraArgs": extra,
+            "tls": _tls(),
             "env": environment(),
             "resources": resources(
                 "What an engine needs (requests) and gets at most (limits), as in a pod; on cuda "
@@ -139,6 +140,20 @@ def _engine() -> Manifest:
             "podAnnotations": pod_metadata("Annotations", text(most=4096)),
         },
         default={},
+    )
+
+
+def _tls() -> Manifest:
+    secret = name(
+        "Secret with tls.crt, tls.key and ca.crt. The certificate has to bear the DNS name "
+        "NAME-engine.NAMESPACE.svc."
+    )
+    return fields(
+        "mTLS between gateways and engines; without it they speak plaintext. Engines are replaced "
+        "when it comes, goes or names another Secret, and not when the data of the Secret change, "
+        "which both sides take while they run.",
+        {"secretName": secret},
+        required=["secretName"],
     )
 
 

@@ -59,7 +59,8 @@ def status() -> Manifest:
         {
             "observedGeneration": whole("The generation that all of it is about.", most=2**53),
             "conditions": array(
-                "Ready, ModelCached, Scheduled, Rollout, Routable and Named.",
+                "Ready, ModelCached, Scheduled, Rollout, Routable and Named; of engines with TLS "
+                "CertificateValid.",
                 _condition(),
                 most=16,
                 keys=["type"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +17,10 @@ from octavo.operator.kinds import Manifest
 from octavo.operator.model_uri import ModelUri
 from octavo.operator.observed import Reference, annotation
 from octavo.operator.options import OPTIONS, OURS
+
+CERTIFICATE_KEY: Final = "tls.crt"
+TLS_KEYS: Final = ("ca.crt", CERTIFICATE_KEY, "tls.key")
+"""What a Secret for TLS has."""
 
 
 class Named(msgspec.Struct, frozen=True, rename="camel"):
@@ -66,6 +70,12 @@ class Model(msgspec.Struct, frozen=True, rename="camel"):
         return self.source.key(self.revision)
 
 
+class Tls(msgspec.Struct, frozen=True, rename="camel"):
+    """Where the certificate of the engines is, and the authorities that they trust."""
+
+    secret_name: str
+
+
 class Engine(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The pods that serve it. Parts of a pod are as the user wrote them."""
 
@@ -74,6 +84,7 @@ class Engine(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     image: str = ""
     image_pull_secrets: list[Manifest] = []
     options: dict[str, Any] = {}
+    tls: Tls | None = None
     extra_args: tuple[str, ...] = ()
     env: tuple[Variable, ...] = ()
     resources: dict[str, dict[str, int | str]] = {}
@@ -221,9 +232,11 @@ def parse(resource: Manifest) -> InferenceService | list[Problem]:
 
 
 def references(resource: Manifest) -> tuple[Reference, ...]:
-    """Returns the Secrets and ConfigMaps that a resource takes values from; none of a bad one."""
+    """Returns the Secrets and ConfigMaps that a resource needs; none of a bad one."""
     parsed = parse(resource)
-    return () if isinstance(parsed, list) else references_of(parsed.spec)
+    if isinstance(parsed, list):
+        return ()
+    return (*references_of(parsed.spec), *mounted_by(parsed.spec))
 
 
 def references_of(spec: Spec) -> tuple[Reference, ...]:
@@ -239,6 +252,14 @@ def references_of(spec: Spec) -> tuple[Reference, ...]:
             key = source.config_map_key_ref
             found.add(Reference(kind="ConfigMap", name=key.name, key=key.key))
     return tuple(sorted(found))
+
+
+def mounted_by(spec: Spec) -> tuple[Reference, ...]:
+    """Returns what pods read while they run: it has to be there, and may change."""
+    if spec.engine.tls is None:
+        return ()
+    name = spec.engine.tls.secret_name
+    return tuple(Reference(kind="Secret", name=name, key=key) for key in TLS_KEYS)
 
 
 def _name_problems(name: str) -> Iterator[Problem]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from octavo.operator import comparison, conditions, names, naming, schema_status
-from octavo.operator.conditions import MODEL_CACHED, NAMED, READY, ROLLOUT, Condition
+from octavo.operator.conditions import (
+    CERTIFICATE,
+    MODEL_CACHED,
+    NAMED,
+    READY,
+    ROLLOUT,
+    Condition,
+)
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import Observed, metadata
 from octavo.operator.plan import Event, normal, warning
@@ -17,7 +24,7 @@ _RATE_STEP = 5
 
 _FIELDS = frozenset(schema_status.status()["properties"]) - {"conditions"}
 
-_TOLD = (NAMED, MODEL_CACHED, ROLLOUT, READY)
+_TOLD = (NAMED, MODEL_CACHED, CERTIFICATE, ROLLOUT, READY)
 """Conditions whose changes are events, in the order in which they are told."""
 
 

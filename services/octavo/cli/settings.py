@@ -42,8 +42,9 @@ GROUPS: Mapping[str, type] = {
 """Settings classes by heading; of two fields with one name the first counts in `serve`."""
 
 MANAGED = (
-    *("listen", "plaintext", "metrics_listen", "report_fd"),
-    *("engines", "discover", "namespaces", "status_listen", "hold_s", "max_held"),
+    *("listen", "plaintext", "tls_dir", "tls_client", "metrics_listen", "report_fd"),
+    *("engines", "engine_tls_dir", "discover", "namespaces", "status_listen"),
+    *("hold_s", "max_held"),
 )
 """Settings of the processes that `serve` chooses itself."""
 

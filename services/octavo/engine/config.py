@@ -25,7 +25,19 @@ class EngineConfig:
     )
     listen: str = setting(
         "127.0.0.1:50051",
-        "Address of the gRPC server; other than loopback or unix:PATH needs --plaintext.",
+        "Address of the gRPC server; other than loopback or unix:PATH needs --tls-dir or "
+        "--plaintext.",
+    )
+    tls_dir: str = setting(
+        "",
+        "Folder with tls.crt, tls.key and ca.crt, as a Secret of type kubernetes.io/tls is "
+        "mounted: the gRPC server then takes mTLS only. Files that are replaced count from the "
+        "next connection on.",
+    )
+    tls_client: str = setting(
+        "",
+        "Name, a URI such as spiffe://cluster.local/ns/octavo/sa/octavo-gateway or a DNS name, "
+        "that the certificate of whoever calls must bear; required with --tls-dir.",
     )
     plaintext: bool = setting(
         False,

@@ -23,10 +23,11 @@ from octavo.engine.session import EngineShell, Loaded
 from octavo.engine.spans import RequestSpans
 from octavo.engine.stepper import Bundle, Stepper
 from octavo.runtime import logs, telemetry
-from octavo.runtime.env import SystemEnv
+from octavo.runtime.env import Env, SystemEnv
 from octavo.runtime.status_server import StatusServer
+from octavo.runtime.tls_folder import TlsFolder
 from octavo.v1 import engine_pb2
-from octavo.v1.errors import INTERNAL, OctavoError
+from octavo.v1.errors import BAD_SETTING, INTERNAL, OctavoError
 
 log = structlog.get_logger(__name__)
 
@@ -53,8 +54,13 @@ class _Process:
         self._env = SystemEnv()
         self._epoch = int(self._env.new_id()[:15], 16)
         self._shell = EngineShell(epoch=self._epoch, spans=RequestSpans())
-        self._server = EngineServer(self._shell, self._env.new_id)
         self._registry = CollectorRegistry()
+        tls = _tls_folder(config, self._env)
+        if tls is not None:
+            tls.observe(self._registry, "octavo:")
+        self._server = EngineServer(
+            self._shell, self._env.new_id, tls=tls, caller=config.tls_client
+        )
         self._status = StatusServer(
             self._registry, self._health, key="metrics_listen", origin="engine"
         )
@@ -193,3 +199,25 @@ class _Process:
         log.critical("engine_stuck", limit_s=self._config.watchdog_s)
         faulthandler.dump_traceback(all_threads=True)
         os._exit(EXIT_STUCK)
+
+
+def _tls_folder(config: EngineConfig, env: Env) -> TlsFolder | None:
+    """Returns what the engine shows; None in plaintext.
+
+    Raises:
+        OctavoError: BAD_SETTING for settings that do not fit together.
+    """
+
+    def bad(key: str, reason: str) -> OctavoError:
+        value = getattr(config, key)
+        return OctavoError(BAD_SETTING, key=key, value=value, origin="engine", reason=reason)
+
+    if not config.tls_dir:
+        if config.tls_client:
+            raise bad("tls_client", "there is no --tls-dir: nobody would be asked for the name")
+        return None
+    if not config.tls_client:
+        raise bad("tls_client", "--tls-dir needs the name of whoever may call")
+    if config.plaintext:
+        raise bad("plaintext", "--tls-dir excludes it")
+    return TlsFolder(config.tls_dir, key="tls_dir", origin="engine", wall=env.wall)

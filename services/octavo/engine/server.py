@@ -1,14 +1,14 @@
 """The gRPC adapter of the engine: bytes of octavo.v1 between the transport and the shell.
 
-The only module of the engine that knows grpc. Channel settings follow from measurements of what
-the transport does by itself (docs/architecture.md): it must allow frequent pings, and it notices a
-vanished gateway within ten seconds; one that was killed shows at once.
+With `callers` the only module of the engine that knows grpc. Channel settings follow from
+measurements of what the transport does by itself (docs/architecture.md): it must allow frequent
+pings, and it notices a vanished gateway within ten seconds; one that was killed shows at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import structlog
@@ -16,8 +16,10 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from octavo.engine.callers import CallersCheck
 from octavo.engine.session import EngineShell
 from octavo.runtime.loopback import require_loopback
+from octavo.runtime.tls_folder import Identity, TlsFolder
 from octavo.v1 import engine_pb2
 from octavo.v1.errors import (
     INVALID_VALUE,
@@ -72,13 +74,24 @@ class EngineServer:
     Args:
         shell: the engine's shell.
         new_id: names requests of direct callers.
+        tls: what it shows, and whom it trusts; None: it speaks plaintext.
+        caller: name that the certificate of whoever calls must bear, where there is one.
     """
 
-    def __init__(self, shell: EngineShell, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        shell: EngineShell,
+        new_id: Callable[[], str],
+        *,
+        tls: TlsFolder | None = None,
+        caller: str = "",
+    ) -> None:
         self._shell = shell
         self._new_id = new_id
+        self._tls = tls
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=_OPTIONS)
+        checks = [CallersCheck(caller)] if tls is not None else []
+        self._server = grpc.aio.server(options=_OPTIONS, interceptors=checks)
         self._server.add_generic_rpc_handlers((self._engine_handlers(), self._control_handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (ENGINE_SERVICE, CONTROL_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -92,18 +105,26 @@ class EngineServer:
             plaintext: the address may be one that others reach.
 
         Raises:
-            OctavoError: PORT_IN_USE, or BAD_SETTING for an address that others reach.
+            OctavoError: PORT_IN_USE, or BAD_SETTING for an address that others reach, or for a
+                folder without a certificate.
         """
-        if not plaintext:
-            require_loopback(listen, key="listen", origin="engine", unless="--plaintext")
+        if not plaintext and self._tls is None:
+            unless = "--tls-dir or --plaintext"
+            require_loopback(listen, key="listen", origin="engine", unless=unless)
         await self.set_serving(serving=False)
+        port = self._bind(listen)
+        await self._server.start()
+        return port
+
+    def _bind(self, listen: str) -> int:
+        credentials = None if self._tls is None else _credentials(self._tls)
         try:
-            port = self._server.add_insecure_port(listen)
+            if credentials is None:
+                return self._server.add_insecure_port(listen)
+            return self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             host, _, number = listen.rpartition(":")
             raise OctavoError(PORT_IN_USE, port=number, host=host) from error
-        await self._server.start()
-        return port
 
     async def set_serving(self, *, serving: bool) -> None:
         """Sets the health service's answer for the server and the Engine service."""
@@ -188,6 +209,28 @@ class EngineServer:
 
     async def _list_pins(self, data: bytes, context: _Context) -> bytes:
         return await _answer(context, engine_pb2.ListPinsRequest, data, self._shell.list_pins)
+
+
+def _credentials(tls: TlsFolder) -> grpc.ServerCredentials:
+    """Returns credentials that follow the folder: gRPC asks before each handshake, on its thread.
+
+    Connections that are open stay as they are.
+    """
+
+    def configured(identity: Identity) -> grpc.ServerCertificateConfiguration:
+        pairs = [(identity.key, identity.certificate)]
+        return grpc.ssl_server_certificate_configuration(pairs, identity.authorities)
+
+    shown = tls.read()
+
+    def changed() -> Any:  # None: nothing has; gRPC's types do not know that
+        nonlocal shown
+        before, shown = shown, tls.read()
+        return None if shown is before else configured(shown)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configured(shown), changed, require_client_authentication=True
+    )
 
 
 async def _answer(

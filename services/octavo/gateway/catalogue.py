@@ -112,10 +112,10 @@ class Catalogue:
         replicas = self._members.of(service.id)
         if (model := _ready_model(replicas)) is not None:
             return replace(model, name=name or self.directory.names(service)[0])
-        coming = [r for r in replicas if (r.stage in _COMING or not r.epoch) and not r.leaving]
+        coming = [r for r in replicas if (r.stage in _COMING or _is_new(r)) and not r.leaving]
         if coming:
             raise _still_loading(coming)
-        raise OctavoError(NO_ENGINE, model=name, retry_after_ms=DEFAULT_RETRY_MS)
+        raise no_engine(name, replicas)
 
     def _model_of_engines(self, name: str) -> ServedModel:
         replicas = self._members.all()
@@ -127,15 +127,21 @@ class Catalogue:
         names = list(dict.fromkeys(n for r in replicas if r.model for n in _names(r.model)))
         if not names:
             # Before the first contact an engine counts as one that loads.
-            coming += [r for r in replicas if not r.epoch]
+            coming += filter(_is_new, replicas)
         elif not known:
             # A name that nobody knows may be that of an engine which has not shown its card.
             coming = [r for r in coming if r.model is None]
         if coming:
             raise _still_loading(coming)
         if known or not names:
-            raise OctavoError(NO_ENGINE, model=name, retry_after_ms=DEFAULT_RETRY_MS)
+            raise no_engine(name, replicas)
         raise _not_found(name, names)
+
+
+def no_engine(name: str, replicas: Iterable[Replica]) -> OctavoError:
+    """Returns that none of the engines under a name can be reached, and why if that is known."""
+    whys = (f": {replica.distrust}" for replica in replicas if replica.distrust)
+    return OctavoError(NO_ENGINE, model=name, why=next(whys, ""), retry_after_ms=DEFAULT_RETRY_MS)
 
 
 def furthest(replicas: Sequence[Replica]) -> Replica | None:
@@ -150,10 +156,17 @@ def described(replicas: Sequence[Replica]) -> str:
         return "there is no engine"
     if replica.stage == engine_pb2.STAGE_READY:
         return replica.problem or "connecting"
+    if replica.distrust:
+        return replica.distrust
     if not replica.epoch:
         return "waiting for an engine"
     word = stage_word(replica.stage)
     return f"{word}: {replica.detail}" if replica.detail else word
+
+
+def _is_new(replica: Replica) -> bool:
+    """Tells whether it was never reached, and may be."""
+    return not replica.epoch and not replica.distrust
 
 
 def _ready_model(replicas: Iterable[Replica]) -> ServedModel | None:

@@ -37,6 +37,12 @@ class GatewayConfig:
         "Addresses of the engines, comma-separated: HOST:PORT or unix:PATH. Not used with "
         "--discover kubernetes.",
     )
+    engine_tls_dir: str = setting(
+        "",
+        "Folder with tls.crt, tls.key and ca.crt for engines that take mTLS only: those of "
+        "InferenceServices with spec.engine.tls, and all of --engines that have a port. Files that "
+        "are replaced count from the next connection on.",
+    )
     namespaces: tuple[str, ...] = setting(
         (), "Namespaces whose InferenceServices are served, comma-separated; empty takes all."
     )

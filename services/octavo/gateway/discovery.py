@@ -28,6 +28,8 @@ class Endpoint:
     """NAMESPACE/NAME of the service that it belongs to; empty when there are none."""
     terminating: bool = False
     """It takes no new attempts and keeps those that it has."""
+    tls_name: str = ""
+    """DNS name or IP address that its certificate must bear; empty: it speaks plaintext."""
 
     @property
     def key(self) -> Key:

@@ -114,7 +114,10 @@ class Fleet:
         known = directory.get(service) if directory is not None else None
         if known is None or not known.may_come or self._draining:
             return False
-        return not any(replica.ready for replica in self.of(service))
+        replicas = self.of(service)
+        if replicas and all(replica.distrust for replica in replicas):
+            return False  # no engine that could come would be trusted more
+        return not any(replica.ready for replica in replicas)
 
     def served(self) -> list[ServedModel]:
         """Returns every name that some engine serves now; see Catalogue."""

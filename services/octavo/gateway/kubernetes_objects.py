@@ -21,7 +21,13 @@ log = structlog.get_logger(__name__)
 SERVICE_LABEL: Final = "serving.octavo.dev/service"
 """On the slices of an InferenceService's engines: its name."""
 
+NAME_LABEL: Final = "kubernetes.io/service-name"
+"""On every slice: the name of its Service, of which engines have a certificate."""
+
 PORT_NAME: Final = "grpc"
+TLS_PORT_NAME: Final = "grpcs"
+"""Pods whose container calls its port so take mTLS only. Kubernetes puts pods with different ports
+into different slices, so that each is known by its own."""
 
 ALL: Final = "*"
 """Stands for all namespaces."""
@@ -126,7 +132,11 @@ def discovered(
 def _endpoints(part: EndpointSlice) -> Iterator[Endpoint]:
     namespace = part.metadata.namespace
     service = part.metadata.labels.get(SERVICE_LABEL, "")
-    port = next((p.port for p in part.ports or () if p.name == PORT_NAME), None)
+    ports = {port.name: port.port for port in part.ports or ()}
+    tls_name = ""
+    if TLS_PORT_NAME in ports:
+        tls_name = f"{part.metadata.labels.get(NAME_LABEL, '')}.{namespace}.svc"
+    port = ports.get(TLS_PORT_NAME if tls_name else PORT_NAME)
     for endpoint in part.endpoints or ():
         if not (service and port and endpoint.addresses):
             continue
@@ -137,6 +147,7 @@ def _endpoints(part: EndpointSlice) -> Iterator[Endpoint]:
             pod=f"{namespace}/{pod.name}" if pod.name else "",
             service=f"{namespace}/{service}",
             terminating=bool(endpoint.conditions.terminating),
+            tls_name=tls_name,
         )
 
 

@@ -17,6 +17,19 @@ class LinkLostError(Exception):
         super().__init__(reason)
 
 
+class UntrustedError(LinkLostError):
+    """The stream could not be opened because one side does not trust the other's certificate.
+
+    Args:
+        reason: in words that clients may read.
+        detail: what the transport says, for the log.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.detail = detail
+
+
 class Inbound(Protocol):
     """A stream that only the engine writes."""
 

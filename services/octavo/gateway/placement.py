@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from octavo.gateway.call import Call
-from octavo.gateway.catalogue import DEFAULT_RETRY_MS
+from octavo.gateway.catalogue import no_engine
 from octavo.gateway.delivered import Delivered
 from octavo.gateway.fleet import Fleet, Need
 from octavo.gateway.probation import Probation
@@ -23,7 +23,7 @@ from octavo.gateway.time_bounds import TimeBounds
 from octavo.runtime.env import Env
 from octavo.v1 import engine_pb2
 from octavo.v1.block_hash import BlockHash, extend_chain, hash_root
-from octavo.v1.errors import ENGINE_FAILURE, NO_ENGINE, OctavoError
+from octavo.v1.errors import ENGINE_FAILURE, OctavoError
 from octavo.v1.validation import room_left
 
 LOOK_AGAIN_S: Final = 0.1
@@ -148,9 +148,8 @@ class Placement:
             if self.may_come:
                 patience = max(patience, self._fleet.demand.hold_s)
             if not candidates and self._env.now() - begun >= patience:
-                raise progress.last_error or OctavoError(
-                    NO_ENGINE, model=self._call.model.name, retry_after_ms=DEFAULT_RETRY_MS
-                )
+                model = self._call.model
+                raise progress.last_error or no_engine(model.name, self._fleet.of(model.service))
             self.check_time()
             await self._probation.changed(LOOK_AGAIN_S)
             self._check_stopped()

@@ -50,6 +50,7 @@ from octavo.runtime import logs, telemetry
 from octavo.runtime.env import Env, SystemEnv
 from octavo.runtime.listen_address import listen_address
 from octavo.runtime.loopback import check_exposure, require_loopback
+from octavo.runtime.tls_folder import TlsFolder
 
 log = structlog.get_logger("octavo.gateway")
 
@@ -206,13 +207,14 @@ def _fleet(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> Fleet
         )
         discovery = cluster
     else:
-        discovery = StaticDiscovery(config.engines)
+        discovery = StaticDiscovery(config.engines, tls=bool(config.engine_tls_dir))
     loader = ModelLoader(env)
+    tls = _tls_folder(config, metrics=metrics, env=env)
 
     def connect(endpoint: Endpoint, on_ready: Callable[[], None]) -> Replica:
         return Replica(
             endpoint,
-            GrpcLink(endpoint.address),
+            GrpcLink(endpoint.address, name=endpoint.tls_name, tls=tls),
             loader=loader,
             metrics=metrics,
             env=env,
@@ -222,6 +224,17 @@ def _fleet(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> Fleet
 
     demand = Demand(hold_s=config.hold_s, max_held=config.max_held, metrics=metrics)
     return Fleet(discovery, connect, demand=demand, metrics=metrics)
+
+
+def _tls_folder(config: GatewayConfig, *, metrics: GatewayMetrics, env: Env) -> TlsFolder | None:
+    """Returns what engines are shown. A bad one costs those their connections, and no others."""
+    if not config.engine_tls_dir:
+        return None
+    folder = config.engine_tls_dir
+    tls = TlsFolder(folder, key="engine_tls_dir", origin="gateway", wall=env.wall)
+    tls.observe(metrics.registry, "octavo_gateway_")
+    tls.problem()  # logs it at the start
+    return tls
 
 
 def _settings(app: App) -> uvicorn.Config:
@@ -326,9 +339,9 @@ def run(config: GatewayConfig, environ: Mapping[str, str]) -> None:
     logs.configure(
         json=config.log_json, level=config.log_level, service="octavo-gateway", stream=sys.stderr
     )
-    if config.discover == "static":
+    if config.discover == "static" and not config.engine_tls_dir:
         for address in config.engines:
-            require_loopback(address, key="engines", origin="gateway")
+            require_loopback(address, key="engines", origin="gateway", unless="--engine-tls-dir")
     if not config.no_auth:
         check_exposure(config.host, origin="gateway")
     end_telemetry = telemetry.configure("octavo-gateway", environ)

@@ -24,7 +24,7 @@ from octavo.gateway.discovery import Endpoint
 from octavo.gateway.endpoints import ServedModel
 from octavo.gateway.engine_session import EngineSession
 from octavo.gateway.heartbeat import SUSPECT_AFTER_S, TICK_S, Silence
-from octavo.gateway.link import EngineLink, Inbound, LinkLostError
+from octavo.gateway.link import EngineLink, Inbound, LinkLostError, UntrustedError
 from octavo.gateway.metrics import GatewayMetrics
 from octavo.gateway.model_card import ModelLoader, read_card
 from octavo.gateway.prefix_index import IndexGapError, PrefixIndex
@@ -53,7 +53,7 @@ class Replica:
         loader: shared by the replicas of a gateway.
         metrics: where dropped deltas are counted.
         env: chance for the pauses between tries, and ids.
-        on_ready: called when it may have become ready.
+        on_ready: called when it may have become ready, or is nothing to wait for any more.
         proves: whether each life of it has to make a token before it is ready.
     """
 
@@ -94,12 +94,13 @@ class Replica:
         self._serving = asyncio.Event()
         self._state: Inbound | None = None
         self._session: EngineSession | None = None
-        self._silence = Silence(0.0)
-        self._step = 0
+        self._silence, self._step = Silence(0.0), 0
         self.heard_in_session = False
         """Whether anything was heard in the present session, or the last one."""
         self._missed = False
         """Whether its absence was logged."""
+        self.distrust = ""
+        """Which certificate keeps it away; empty when none does."""
         self._unusable = ""
         self._proof: Proof | None = None
         if proves:
@@ -131,8 +132,9 @@ class Replica:
 
     @property
     def problem(self) -> str:
-        """Why it is not ready although it says that it is, if that is known."""
-        return self._unusable or (self._proof.problem if self._proof is not None else "")
+        """Why it is not ready although it is there, if that is known."""
+        proof = self._proof.problem if self._proof is not None else ""
+        return self.distrust or self._unusable or proof
 
     def leave(self, leaving: bool) -> None:
         """Notes that it is about to go, or that it stays after all; attempts go on."""
@@ -235,7 +237,7 @@ class Replica:
             except IndexGapError as gap:
                 log.warning("events_missed", engine=self.name, reason=str(gap))
             except LinkLostError as lost:
-                self._unreachable(lost.reason)
+                self._unreachable(lost)
             finally:
                 stream.close()
             await self._pause(failures)
@@ -246,7 +248,7 @@ class Replica:
             update = engine_pb2.StateUpdate.FromString(data)
         except DecodeError as error:
             raise LinkLostError("a state message cannot be read") from error
-        self._missed = False
+        self._missed, self.distrust = False, ""
         self.index.apply(update)
         if update.epoch != self.epoch:
             self._new_epoch(update.epoch)
@@ -280,15 +282,23 @@ class Replica:
         self.load = engine_pb2.Load()
         self._close_session("the engine was restarted")
 
-    def _unreachable(self, reason: str) -> None:
-        if self.stage != engine_pb2.STAGE_UNSPECIFIED:
-            log.warning("engine_unreachable", engine=self.name, reason=reason)
+    def _unreachable(self, lost: LinkLostError) -> None:
+        before, self.distrust = self.distrust, ""
+        if isinstance(lost, UntrustedError):
+            self.distrust = lost.reason
+            if before != self.distrust:
+                detail = lost.detail
+                log.error("engine_untrusted", engine=self.name, reason=lost.reason, detail=detail)
+        elif self.stage != engine_pb2.STAGE_UNSPECIFIED:
+            log.warning("engine_unreachable", engine=self.name, reason=lost.reason)
         elif not self._missed:
-            log.info("engine_awaited", engine=self.name, reason=reason)
+            log.info("engine_awaited", engine=self.name, reason=lost.reason)
         self._missed = True
         self.stage = engine_pb2.STAGE_UNSPECIFIED
         self.detail, self.eta_ms = "", 0
         self._serving.clear()
+        if self.distrust != before:
+            self._on_ready()
 
     async def _session_loop(self) -> None:
         failures = 0

@@ -17,6 +17,9 @@
 - --max-held={{ $gateway.maxHeld }}
 - --leave-s=5
 - --drain-s={{ $gateway.drainSeconds }}
+{{- if ($gateway.engineTLS | default dict).secretName }}
+- --engine-tls-dir=/etc/octavo/engine-tls
+{{- end }}
 {{- with $gateway.allowedHosts }}
 - {{ printf "--allowed-host=%s" (join "," .) | quote }}
 {{- end }}

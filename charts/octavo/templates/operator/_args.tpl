@@ -37,6 +37,8 @@
 {{- end }}
 - {{ printf "--gateway-labels=%s" (join "," $labels) | quote }}
 - --gateway-service={{ .Release.Namespace }}/{{ $name }}-gateway-status
+{{- $domain := (.Values.gateway.engineTLS | default dict).trustDomain | default "cluster.local" }}
+- {{ printf "--gateway-identity=spiffe://%s/ns/%s/sa/%s-gateway" $domain .Release.Namespace $name | quote }}
 - --gateway-url={{ include "octavo.gatewayUrl" . }}/v1
 {{- end }}
 {{- range .Values.operator.extraArgs }}
