@@ -182,7 +182,7 @@ def test_gateway_shows_engines_the_certificate_that_the_operator_tells_them_of()
     (mount,) = [m for m in pod.container["volumeMounts"] if m["mountPath"] == folder]
     assert mount["readOnly"]
     (volume,) = [v for v in pod.spec["volumes"] if v["name"] == mount["name"]]
-    assert volume["secret"] == {"secretName": "pair", "defaultMode": 0o440}
+    assert volume["secret"] == {"secretName": "pair", "defaultMode": 0o440, "optional": True}
     assert gateway_config({}).engine_tls_dir == ""
     default = "spiffe://cluster.local/ns/serving/sa/octavo-gateway"
     assert operator_config({}).gateway_identity == default

@@ -13,6 +13,9 @@ from typing import Any
 Object = dict[str, Any]
 """A resource as JSON."""
 
+POLL_S = 0.3
+"""Between two looks at what is waited for: each is a process that takes 0.06 s of a core."""
+
 _COMMAND_S = 60.0
 
 
@@ -119,7 +122,7 @@ class Kubectl:
             if time.monotonic() > end:
                 state = json.dumps(found.get("status", found), indent=1)
                 raise AssertionError(f"{kind} {name} after {timeout_s:g} s:\n{state}")
-            time.sleep(0.1)
+            time.sleep(POLL_S)
 
     def until_gone(
         self, kind: str, name: str, *, namespace: str = "", timeout_s: float = 30.0
@@ -132,7 +135,7 @@ class Kubectl:
         end = time.monotonic() + timeout_s
         while found := self._maybe(kind, name, namespace):
             assert time.monotonic() < end, json.dumps(found, indent=1)
-            time.sleep(0.1)
+            time.sleep(POLL_S)
 
     def _maybe(self, kind: str, name: str, namespace: str) -> Object:
         flags = ("--ignore-not-found", "-o", "json")

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 
-from tests.cluster.kubectl import Object
+from tests.cluster.kubectl import POLL_S, Object
 from tests.cluster.kubernetes import condition
 from tests.e2e.release import MODEL, Platform
 
@@ -94,7 +94,7 @@ class Service:
             pods := self.kubectl.list("pods", namespace=self.namespace, selector=self.selector)
         ):
             assert time.monotonic() < end, json.dumps([p["status"] for p in pods], indent=1)
-            time.sleep(0.1)
+            time.sleep(POLL_S)
 
     def until_new(self, engines: set[str]) -> None:
         """Waits until there is an engine besides these."""
