@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.bounds import EVENTUALLY_S
+
 Object = dict[str, Any]
 """A resource as JSON."""
 
@@ -107,7 +109,7 @@ class Kubectl:
         name: str,
         *,
         namespace: str = "",
-        timeout_s: float = 30.0,
+        timeout_s: float = EVENTUALLY_S,
     ) -> Object:
         """Polls one object until it fulfils a condition, and returns it.
 
@@ -125,7 +127,7 @@ class Kubectl:
             time.sleep(POLL_S)
 
     def until_gone(
-        self, kind: str, name: str, *, namespace: str = "", timeout_s: float = 30.0
+        self, kind: str, name: str, *, namespace: str = "", timeout_s: float = EVENTUALLY_S
     ) -> None:
         """Polls until there is no such object.
 

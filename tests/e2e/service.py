@@ -66,7 +66,7 @@ class Service:
         """Waits until its status gives a reason why it is Ready or not."""
         self.kubectl.until(
             lambda found: found["status"]["reason"] == reason,
-            "ois", self.name, namespace=self.namespace, timeout_s=60.0,
+            "ois", self.name, namespace=self.namespace,
         )  # fmt: skip
 
     def engines(self) -> list[Object]:

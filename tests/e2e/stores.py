@@ -45,7 +45,7 @@ class Stores:
         self._kubectl("create", "secret", "generic", _SERVICE, word, namespace=self.namespace)
         self._kubectl.apply(_service(), *map(_pod, (_LEADS, _FOLLOWS)), namespace=self.namespace)
         for name in (_LEADS, _FOLLOWS):
-            self._kubectl.until(_is_ready, "pod", name, namespace=self.namespace, timeout_s=60.0)
+            self._kubectl.until(_is_ready, "pod", name, namespace=self.namespace)
         self._follow(_FOLLOWS, _LEADS)
         end = time.monotonic() + 60.0
         while "'connected'" not in (role := self._ask(_FOLLOWS, "ROLE")):

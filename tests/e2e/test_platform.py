@@ -46,7 +46,7 @@ def until_image(service: Service, version: str) -> None:
         return bool(container["image"] == f"octavo/engine:{version}-cpu")
 
     name = f"{service.name}-engine"
-    service.kubectl.until(has_it, "deployment", name, namespace=service.namespace, timeout_s=60.0)
+    service.kubectl.until(has_it, "deployment", name, namespace=service.namespace)
 
 
 def test_an_upgrade_from_the_version_before_restarts_no_engine_and_cuts_none_of_20_streams(
@@ -220,7 +220,7 @@ def test_a_stranger_reaches_the_gateway_and_neither_engine_nor_store(
         platform.node.kubectl.apply(stranger, namespace=elsewhere)
         platform.node.kubectl.until(
             lambda p: p["status"].get("phase") == "Succeeded",
-            "pod", "stranger", namespace=elsewhere, timeout_s=60.0,
+            "pod", "stranger", namespace=elsewhere,
         )  # fmt: skip
         said = platform.node.kubectl("logs", "stranger", namespace=elsewhere)
     assert [line.partition(" ")[0] for line in said.splitlines()] == ["cut", "cut", "reached"]

@@ -17,7 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.bounds import EVENTUALLY_S
 from tests.charts.account import Account
+from tests.cluster.kubectl import POLL_S
 from tests.cluster.kubernetes import Kubernetes
 
 READY_S = 60.0
@@ -108,13 +110,15 @@ class OperatorProcess:
         pattern = rf"^octavo_operator_{name}(?:{{.*}})? (\S+)$"
         return sum(float(value) for value in re.findall(pattern, text, re.MULTILINE))
 
-    def until(self, holds: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    def until(
+        self, holds: Callable[[], object], what: str, timeout_s: float = EVENTUALLY_S
+    ) -> None:
         """Polls until something holds, while the process runs."""
         end = time.monotonic() + timeout_s
         while not holds():
             assert self.is_running, f"it has ended:\n{self._tail()}"
             assert time.monotonic() < end, f"not {what} in {timeout_s:g} s:\n{self._tail()}"
-            time.sleep(0.05)
+            time.sleep(POLL_S)
 
     def kill(self) -> None:
         """kill -9."""

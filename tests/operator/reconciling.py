@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lightkube.config.kubeconfig import KubeConfig
+from tests.bounds import EVENTUALLY_S
 from tests.operator.building import INSTALLATION
 
 from octavo.operator import names
@@ -56,7 +57,9 @@ class Reconciler:
         """Observes once and carries out what follows; returns the plan."""
         return self.do(self._turn)
 
-    def until(self, done: Callable[[Observed], bool], *, timeout_s: float = 40.0) -> Observed:
+    def until(
+        self, done: Callable[[Observed], bool], *, timeout_s: float = EVENTUALLY_S
+    ) -> Observed:
         """Takes turns until what is observed is as wanted and nothing is left to be written."""
         end = time.monotonic() + timeout_s
         while True:

@@ -156,7 +156,7 @@ def test_a_name_that_is_refused_by_now_is_deleted_in_the_foreground_too(
     defined.kubectl(
         "delete", "ois", name, "--cascade=foreground", "--wait=false", namespace=cleared
     )
-    defined.kubectl.until_gone("ois", name, namespace=cleared, timeout_s=60)
+    defined.kubectl.until_gone("ois", name, namespace=cleared)
 
 
 def test_a_service_with_a_volume_that_is_offered_no_more_serves_on(

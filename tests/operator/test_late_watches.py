@@ -38,7 +38,7 @@ def operator(cluster: Kubernetes, proxy: ApiProxy) -> Iterator[OperatorProcess]:
 def until_ready(cluster: Kubernetes, operator: OperatorProcess, name: str, counts: str) -> Object:
     return cluster.kubectl.until(
         lambda found: is_ready(found) and found["status"]["counts"] == counts,
-        RESOURCE, name, namespace=operator.namespace, timeout_s=60,
+        RESOURCE, name, namespace=operator.namespace,
     )  # fmt: skip
 
 

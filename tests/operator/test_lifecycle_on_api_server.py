@@ -344,7 +344,7 @@ def test_a_deleted_service_takes_all_with_it(defined: Kubernetes, namespace: str
         ("networkpolicy", "llama-engine"), ("networkpolicy", "llama-load"),
         ("persistentvolumeclaim", "llama-models"),
     ]:  # fmt: skip
-        defined.kubectl.until_gone(kind, name, namespace=namespace, timeout_s=60)
+        defined.kubectl.until_gone(kind, name, namespace=namespace)
     assert defined.kubectl.list("pods", namespace=namespace) == []
 
 

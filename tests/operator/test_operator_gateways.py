@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.bounds import EVENTUALLY_S
 from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.api_proxy import ApiProxy
@@ -40,7 +41,7 @@ class World:
     def apply(self, **spec: object) -> None:
         self.cluster.kubectl.apply(service(**spec), namespace=self.namespace)
 
-    def until(self, holds: Callable[[Object], bool], timeout_s: float = 30.0) -> Object:
+    def until(self, holds: Callable[[Object], bool], timeout_s: float = EVENTUALLY_S) -> Object:
         """Waits for the service."""
         return self.cluster.kubectl.until(
             holds, "ois", "chat", namespace=self.namespace, timeout_s=timeout_s
@@ -142,7 +143,7 @@ def until_asleep(world: World) -> Object:
         world.report(routable=True)
         return not world.pods() and found.get("status", {}).get("reason") == "ScaledToZero"
 
-    return world.until(is_asleep, timeout_s=60)
+    return world.until(is_asleep)
 
 
 def test_load_adds_engines_up_to_the_most(world: World) -> None:

@@ -52,7 +52,7 @@ def test_an_engine_of_a_node_that_vanishes_is_told_and_replaced(
         # Pods are to be on the first node first; the second one opens when that is silent.
         kubectl("cordon", second)
         kubectl.apply(on(first, second, tolerations=[soon]), namespace=namespace)
-        kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)
+        kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
         (engine,) = engines(control_plane, namespace)
         name = engine["metadata"]["name"]
         kubectl.annotate("pod", name, namespace=namespace, silent="true")
@@ -87,14 +87,14 @@ def test_a_drain_takes_the_only_engine_and_another_node_gets_one(
         slow = {"podAnnotations": {"fake.octavo.dev/ready-after": "4s"}}
         cluster.kubectl("cordon", second)
         cluster.kubectl.apply(on(first, second, **slow), namespace=namespace)
-        cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)
+        cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
         cluster.kubectl("uncordon", second)
         cluster.kubectl("drain", first, "--delete-emptydir-data", "--timeout=60s")
         found = cluster.kubectl.until(
             lambda s: condition(s, "Ready") == "False", RESOURCE, "chat", namespace=namespace
         )
         assert said(found, "Routable")[0] in ("NoEngines", "Loading")
-        cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)
+        cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
         (engine,) = engines(cluster, namespace)
         assert engine["spec"]["nodeName"] == second
 
@@ -135,9 +135,9 @@ def test_on_a_node_whose_disk_is_full_an_engine_waits_and_says_so(
 
     with control_plane.fake_node() as node:
         kubectl.apply(on(node), namespace=namespace)
-        kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)
+        kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
         kubectl.annotate("node", node, disk_pressure="true")
-        kubectl.until(is_full, "node", node, timeout_s=60)
+        kubectl.until(is_full, "node", node)
         evict(control_plane, namespace)
         kubectl.until(
             lambda s: said(s, "Ready")[0] == said(s, "Scheduled")[0] == "Unschedulable",
@@ -146,4 +146,4 @@ def test_on_a_node_whose_disk_is_full_an_engine_waits_and_says_so(
         rested(control_plane, namespace)
         assert len(engines(control_plane, namespace)) == 2, "one that ended, one that waits"
         kubectl.annotate("node", node, disk_pressure="")
-        kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)
+        kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)

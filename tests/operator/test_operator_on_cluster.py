@@ -249,7 +249,7 @@ def test_a_rotated_secret_rolls_out_once(cluster: Kubernetes, operator: Operator
     )
     assert "keys" in str(waiting["status"]["conditions"])
     cluster.kubectl.apply(secret("first"), namespace=namespace)
-    cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace, timeout_s=60)
+    cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
     before = revisions(cluster, namespace)
     cluster.kubectl.apply(secret("second"), namespace=namespace)
     operator.until(lambda: revisions(cluster, namespace) == before + 1, "rolled out", 60)
@@ -280,7 +280,7 @@ def test_a_namespace_goes_with_its_services_though_no_operator_is_there(
     with OperatorProcess(cluster, prepared) as operator:
         services = (service("loaded", **hub), service("stuck", engine=stuck), service("unseen"))
         cluster.kubectl.apply(*services[:2], namespace=prepared)
-        cluster.kubectl.until(is_ready, RESOURCE, "loaded", namespace=prepared, timeout_s=60)
+        cluster.kubectl.until(is_ready, RESOURCE, "loaded", namespace=prepared)
         cluster.kubectl.until(
             lambda s: condition(s, "Ready") == "False", RESOURCE, "stuck", namespace=prepared
         )
@@ -434,7 +434,7 @@ def test_an_api_server_that_is_away_changes_nothing(
     finally:
         control_plane.restart("kube-apiserver")
     control_plane.kubectl.apply(service("later"), namespace=namespace)
-    control_plane.kubectl.until(is_ready, RESOURCE, "later", namespace=namespace, timeout_s=60)
+    control_plane.kubectl.until(is_ready, RESOURCE, "later", namespace=namespace)
     after = control_plane.kubectl.get(RESOURCE, "chat", namespace=namespace)
     assert after["status"] == before["status"]
     assert operator.is_running
