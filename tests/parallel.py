@@ -11,11 +11,12 @@ from xdist.scheduler import LoadScopeScheduling
 ROOT = Path(__file__).resolve().parents[1]
 _NODE = "pytest.mark.e2e"
 _REFERENCE = "import Reference"
+_OPERATOR = "operator_process"
 _CLUSTER = re.compile(r"\b\w+: (Kubernetes|ControlPlane)\b")
 
 
 class FilesAndClusters(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Keeps a file together, and all files that use one of the session's clusters or models.
+    """Keeps a file together, and all files that share a cluster or the model of transformers.
 
     xdist's own groups do nothing with pytest 9.2, which made the ids of tests read-only.
     """
@@ -32,4 +33,7 @@ def scope(file: str) -> str:
         return "node"
     if _REFERENCE in text:
         return "reference"
-    return "cluster" if _CLUSTER.search(text) else file
+    if _CLUSTER.search(text):
+        # Each half takes ten minutes, mostly of waiting.
+        return "cluster with operators" if _OPERATOR in text else "cluster"
+    return file

@@ -15,7 +15,7 @@ from tests.bounds import EVENTUALLY_S
 Object = dict[str, Any]
 """A resource as JSON."""
 
-POLL_S = 0.3
+POLL_S = 0.5
 """Between two looks at what is waited for: each is a process that takes 0.06 s of a core."""
 
 _COMMAND_S = 60.0
