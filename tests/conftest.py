@@ -16,7 +16,7 @@ from tests.cluster.fixture import (  # noqa: F401  (fixtures, and the hook that 
     node,
     pytest_collection_finish,
 )
-from tests.parallel import FilesAndClusters
+from tests.parallel import FilesAndClusters, rank
 from xdist.scheduler import LoadScopeScheduling
 
 # What fails on purpose is logged thousands of times; rich tracebacks take longer than all else.
@@ -36,8 +36,8 @@ PICKLE_ALLOWED: dict[str, str] = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The node's tests come first: they take longest, and mostly wait."""
-    items.sort(key=lambda item: item.get_closest_marker("e2e") is None)
+    """What takes longest comes first."""
+    items.sort(key=lambda item: rank(item.nodeid.partition("::")[0]))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:

@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 _NODE = "pytest.mark.e2e"
 _REFERENCE = "import Reference"
 _OPERATOR = "operator_process"
+_FIRST = ("node", "cluster with operators", "cluster")
+"""They take longest, and mostly wait."""
 _CLUSTER = re.compile(r"\b\w+: (Kubernetes|ControlPlane)\b")
 
 
@@ -37,3 +39,9 @@ def scope(file: str) -> str:
         # Each half takes ten minutes, mostly of waiting.
         return "cluster with operators" if _OPERATOR in text else "cluster"
     return file
+
+
+def rank(file: str) -> int:
+    """Returns a number by which files that are begun first come first."""
+    found = scope(file)
+    return _FIRST.index(found) if found in _FIRST else len(_FIRST)
