@@ -127,6 +127,7 @@ class _Service:
             running=len(engine.ends),
             waiting=len(engine.waiting),
             queued_tokens=BLOCKS * 16 * len(engine.waiting),
+            waiting_tokens=BLOCKS * 16 * len(engine.waiting),
             num_blocks=BLOCKS * blocks,
             free_blocks=BLOCKS * (blocks - len(engine.ends)),
             block_tokens=16,

@@ -348,6 +348,21 @@ def test_61_abort_frees_blocks_at_once_and_leaves_full_blocks_hittable() -> None
     engine.assert_idle()
 
 
+def test_the_load_tells_waiting_tokens_apart_from_those_of_a_prompt_that_has_its_blocks() -> None:
+    engine = Engine(max_num_seqs=1, max_batched_tokens=32)
+    engine.submit(generate(prompt_of(100), max_tokens=1, request_id="long"))
+    engine.submit(generate(prompt_of(10), max_tokens=1, request_id="short"))
+    engine.step()
+    load = engine.core.load()
+    assert (load.running, load.waiting) == (1, 1)
+    assert load.queued_prefill_tokens == load.waiting_tokens + 100 - 32
+    assert load.waiting_tokens == 10
+    engine.run()
+    idle = engine.core.load()
+    assert idle.HasField("waiting_tokens"), "zero is told, unlike by an engine that knows no such"
+    assert idle.waiting_tokens == 0
+
+
 def test_abort_of_a_waiting_request_with_choices_leaves_nothing() -> None:
     engine = Engine(max_num_seqs=4)
     running = engine.submit(generate(prompt_of(20), max_tokens=5, seed=1, request_id="a"))

@@ -113,13 +113,13 @@ def test_counts_describe_the_load() -> None:
     driver.add(make_request(1, prompt_of(40)), make_request(2, prompt_of(7)))
     scheduler = driver.scheduler
     assert (scheduler.num_running, scheduler.num_waiting) == (0, 2)
-    assert scheduler.queued_prefill_tokens == 47
+    assert (scheduler.queued_prefill_tokens, scheduler.waiting_tokens) == (47, 47)
     driver.step()
     assert (scheduler.num_running, scheduler.num_waiting) == (1, 1)
-    assert scheduler.queued_prefill_tokens == 8 + 7
+    assert (scheduler.queued_prefill_tokens, scheduler.waiting_tokens) == (8 + 7, 7)
     assert (scheduler.num_free_blocks, scheduler.num_cached_free_blocks) == (7, 0)
     driver.finish_all()
-    assert scheduler.queued_prefill_tokens == 0
+    assert (scheduler.queued_prefill_tokens, scheduler.waiting_tokens) == (0, 0)
     assert (scheduler.num_free_blocks, scheduler.num_cached_free_blocks) == (8, 2)
 
 

@@ -143,6 +143,30 @@ def test_a_request_that_is_held_is_let_go_when_no_engine_is_trusted() -> None:
     run(scenario)
 
 
+def test_an_engine_that_is_not_trusted_and_leaves_is_no_reason_to_refuse() -> None:
+    """A certificate was mended: the engine that has the former one goes, the next one may come."""
+
+    async def scenario(gw: Gateway, cluster: Cluster) -> None:
+        engine = await cluster.start(FakeEngine())
+        old = replace(at(engine, OLD), tls_name="one-engine.a.svc")
+        cluster.tell(old, services=(OLD,))
+        await until(lambda: bool(gw.replicas and gw.replicas[0].distrust))
+        assert not gw.fleet.holds("a/one")
+        cluster.tell(replace(old, terminating=True), services=(OLD,))
+        await until(lambda: gw.fleet.holds("a/one"))
+        assert gw.replicas[0].distrust, "it is there still"
+        assert refusal(gw, "tiny").message == "no engine for 'tiny' is reachable"
+        found = gw.fleet.catalogue.asleep_as("a/one")
+        assert found is not None
+        assert found.stage == "there is no engine"
+        refused = replace(old, uid="u")
+        cluster.tell(replace(old, terminating=True), refused, services=(OLD,))
+        await until(lambda: not gw.fleet.holds("a/one"))
+        assert refusal(gw, "tiny").message.endswith(gw.replicas[-1].distrust)
+
+    run(scenario)
+
+
 def test_no_name_means_the_only_service() -> None:
     async def scenario(gw: Gateway, cluster: Cluster) -> None:
         engine = await cluster.start(FakeEngine())

@@ -50,10 +50,16 @@ def test_prompts_are_computed_while_one_waits_for_a_place() -> None:
 
 def test_blocks_are_waited_for_however_many_places_are_free() -> None:
     # Ten run and 2,000 prompt tokens wait: 125 blocks.
-    held_up = queue(running=10, waiting=20, queued_tokens=2000, free_blocks=0)
+    held_up = queue(running=10, waiting=20, queued_tokens=2000, waiting_tokens=2000, free_blocks=0)
     assert queue_s(held_up, 20.0) == pytest.approx(21 * 20 / 10)
     assert queue_s(replace(held_up, free_blocks=124), 20.0) == pytest.approx(2 * 20 / 10)
     assert queue_s(replace(held_up, free_blocks=125), 20.0) == pytest.approx(2.0)
+
+
+def test_blocks_that_a_prompt_has_which_is_being_computed_are_not_waited_for() -> None:
+    """A prompt has blocks for all of its tokens from the start; 100 tokens wait beside it."""
+    long = queue(running=1, waiting=1, queued_tokens=30_100, waiting_tokens=100, free_blocks=173)
+    assert queue_s(replace(long, prefill_s_per_token=50e-6), 20.0) == pytest.approx(1.505)
 
 
 def test_blocks_that_are_used_up_keep_nobody_waiting_who_does_not_wait() -> None:
@@ -94,12 +100,42 @@ def test_what_is_in_use_is_places_or_blocks(found: Queue, share: float) -> None:
 
 
 @given(
-    st.integers(0, 64), st.integers(0, 100), st.integers(0, 10_000), st.integers(0, 500),
-    st.floats(0.01, 100),
+    st.integers(0, 64), st.integers(0, 100), st.integers(0, 10_000), st.integers(0, 10_000),
+    st.integers(0, 500), st.floats(0.01, 100),
 )  # fmt: skip
 def test_one_more_in_the_queue_never_shortens_it(
-    running: int, waiting: int, tokens: int, free_blocks: int, place_s: float
+    running: int, waiting: int, tokens: int, computing: int, free_blocks: int, place_s: float
 ) -> None:
-    found = queue(running=running, waiting=waiting, queued_tokens=tokens, free_blocks=free_blocks)
-    longer = replace(found, waiting=waiting + 1, queued_tokens=tokens + 50)
+    found = queue(
+        running=running,
+        waiting=waiting,
+        queued_tokens=tokens + computing,
+        waiting_tokens=tokens,
+        free_blocks=free_blocks,
+    )
+    longer = replace(
+        found,
+        waiting=waiting + 1,
+        queued_tokens=found.queued_tokens + 50,
+        waiting_tokens=tokens + 50,
+    )
     assert 0.0 <= queue_s(found, place_s) <= queue_s(longer, place_s) + 1e-9
+
+
+@given(
+    st.integers(0, 63), st.integers(0, 100), st.integers(0, 10_000), st.integers(0, 10_000),
+    st.integers(0, 500), st.floats(0.01, 100),
+)  # fmt: skip
+def test_prompts_that_have_their_blocks_cost_the_time_to_compute_them_and_no_blocks(
+    running: int, waiting: int, tokens: int, computing: int, free_blocks: int, place_s: float
+) -> None:
+    alone = queue(
+        running=running,
+        waiting=waiting,
+        queued_tokens=tokens,
+        waiting_tokens=tokens,
+        free_blocks=free_blocks,
+    )
+    beside = replace(alone, queued_tokens=tokens + computing)
+    compute_s = beside.queued_tokens * beside.prefill_s_per_token
+    assert queue_s(beside, place_s) == max(compute_s, queue_s(alone, place_s))

@@ -270,7 +270,8 @@ def test_a_load_report_takes_over_what_the_gateway_counted_itself() -> None:
             generation = await gw.open(prompt("x" * 500))
             assert replica.view([], reads_cache=True).queued_tokens == 500
             assert (replica.queue().waiting, replica.queue().queued_tokens) == (1, 500)
-            engine.load.queued_prefill_tokens = 200
+            assert replica.queue().waiting_tokens == 500
+            engine.load.queued_prefill_tokens, engine.load.waiting_tokens = 200, 0
             engine.load.running = 9
             engine.send_state()
             await until(lambda: replica.load.running == 9)
@@ -279,6 +280,7 @@ def test_a_load_report_takes_over_what_the_gateway_counted_itself() -> None:
             assert view.prefill_s_per_token == pytest.approx(400e-6)
             queue = replica.queue()
             assert (queue.running, queue.waiting, queue.queued_tokens) == (9, 0, 200)
+            assert queue.waiting_tokens == 0
             await generation.aclose()
 
     asyncio.run(scenario())
@@ -290,7 +292,7 @@ def test_what_an_engine_has_and_tells_is_what_a_request_finds() -> None:
         engine.card.max_num_seqs, engine.card.pin_blocks = 16, 96
         engine.load.running, engine.load.waiting = 16, 60
         engine.load.free_blocks, engine.load.cached_free_blocks = 7, 20
-        engine.load.queued_prefill_tokens = 3000
+        engine.load.queued_prefill_tokens, engine.load.waiting_tokens = 3000, 900
         async with gateway(engine) as gw:
             [replica] = gw.replicas
             assert replica.queue() == Queue(
@@ -298,12 +300,23 @@ def test_what_an_engine_has_and_tells_is_what_a_request_finds() -> None:
                 running=16,
                 waiting=60,
                 queued_tokens=3000,
+                waiting_tokens=900,
                 num_blocks=4000,
                 free_blocks=27,
                 block_tokens=16,
                 prefill_s_per_token=replica.load.prefill_us_per_token / 1e6,
                 decode_s_per_step=replica.load.decode_us_per_step / 1e6,
             )
+
+    asyncio.run(scenario())
+
+
+def test_of_an_engine_that_does_not_tell_which_tokens_wait_all_are_taken_to() -> None:
+    async def scenario() -> None:
+        engine = FakeEngine()
+        engine.load.queued_prefill_tokens = 3000
+        async with gateway(engine) as gw:
+            assert gw.replicas[0].queue().waiting_tokens == 3000
 
     asyncio.run(scenario())
 

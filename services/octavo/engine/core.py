@@ -382,6 +382,7 @@ class EngineCore:
             cached_free_blocks=s.num_cached_free_blocks,
             prefill_us_per_token=self.cost.prefill_us_per_token,
             decode_us_per_step=self.cost.decode_us_per_step,
+            waiting_tokens=s.waiting_tokens,
         )
 
     def oldest_runnable_ms(self) -> int:

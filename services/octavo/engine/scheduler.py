@@ -106,6 +106,11 @@ class Scheduler:
         remaining = (r.num_tokens - r.num_computed for r in holders)
         return self._roster.waiting_tokens + sum(n for n in remaining if n > 1)
 
+    @property
+    def waiting_tokens(self) -> int:
+        """Those of them that have no blocks yet: of requests in the queue."""
+        return self._roster.waiting_tokens
+
     def requests(self) -> list[Request]:
         """Returns all requests that have not been finished, unforked siblings included."""
         return list(self._roster.requests.values())

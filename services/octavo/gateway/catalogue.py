@@ -42,7 +42,7 @@ class Asleep:
     name: str
     service: Service
     stage: str
-    """In words, of the engine that is furthest."""
+    """In words, of the engine that is furthest, apart from those that leave."""
 
 
 class Catalogue:
@@ -94,7 +94,8 @@ class Catalogue:
         service = self.directory.find(name) if self.directory is not None else None
         if service is None or _ready_model(replicas := self._members.of(service.id)) is not None:
             return None
-        return Asleep(name=name, service=service, stage=described(replicas))
+        staying = [replica for replica in replicas if not replica.leaving]
+        return Asleep(name=name, service=service, stage=described(staying))
 
     def model(self, name: str) -> ServedModel:
         """Returns what is served under a name.
@@ -139,8 +140,11 @@ class Catalogue:
 
 
 def no_engine(name: str, replicas: Iterable[Replica]) -> OctavoError:
-    """Returns that none of the engines under a name can be reached, and why if that is known."""
-    whys = (f": {replica.distrust}" for replica in replicas if replica.distrust)
+    """Returns that none of the engines under a name can be reached, and why if that is known.
+
+    What keeps those away that leave is no reason: the next ones may have another certificate.
+    """
+    whys = (f": {each.distrust}" for each in replicas if each.distrust and not each.leaving)
     return OctavoError(NO_ENGINE, model=name, why=next(whys, ""), retry_after_ms=DEFAULT_RETRY_MS)
 
 

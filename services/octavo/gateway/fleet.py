@@ -114,7 +114,7 @@ class Fleet:
         known = directory.get(service) if directory is not None else None
         if known is None or not known.may_come or self._draining:
             return False
-        replicas = self.of(service)
+        replicas = [replica for replica in self.of(service) if not replica.leaving]
         if replicas and all(replica.distrust for replica in replicas):
             return False  # no engine that could come would be trusted more
         return not any(replica.ready for replica in replicas)

@@ -34,6 +34,8 @@ class Queue:
     """Requests that have none, or of which the engine has not told yet."""
     queued_tokens: int = 0
     """Prompt tokens yet to be computed."""
+    waiting_tokens: int = 0
+    """Those of them that have no blocks yet: a prompt that has begun has blocks for all of it."""
     num_blocks: int = 0
     """Blocks that requests can have, apart from what may be pinned."""
     free_blocks: int = 0
@@ -85,7 +87,7 @@ def _ends_for_blocks(queue: Queue) -> float:
     The first that lacks blocks keeps all behind it waiting, the places that are free
     notwithstanding. Without anybody that waits there is no lack.
     """
-    needed = math.ceil(queue.queued_tokens / queue.block_tokens)
+    needed = math.ceil(queue.waiting_tokens / queue.block_tokens)
     if not (queue.waiting and queue.running) or needed <= queue.free_blocks:
         return 0.0
     fitting = queue.waiting * queue.free_blocks // needed

@@ -162,11 +162,14 @@ class Replica:
         """Returns what a new request finds there; asked only of those that are ready."""
         assert self.model is not None, "it is ready"
         load, card = self.load, self.model.card
+        told = load.HasField("waiting_tokens")  # an older engine does not: all may be waiting
+        waiting_tokens = load.waiting_tokens if told else load.queued_prefill_tokens
         return Queue(
             places=card.max_num_seqs,
             running=load.running,
             waiting=load.waiting + self.table.num_unreported,
             queued_tokens=load.queued_prefill_tokens + self.table.unreported_tokens,
+            waiting_tokens=waiting_tokens + self.table.unreported_tokens,
             num_blocks=max(0, card.num_blocks - card.pin_blocks),
             free_blocks=load.free_blocks + load.cached_free_blocks,
             block_tokens=card.block_tokens,
