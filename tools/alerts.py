@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import yaml
 
+from octavo.operator.certificate import NOTICE_S
+
 INTRODUCTION = """\
 # Alerts
 
@@ -212,8 +214,9 @@ ALL = (
     ),
     Alert(
         name="OctavoCertificateEnds",
-        when="octavo_gateway_certificate_expiration_timestamp_seconds - time() < 604800"
-        " or octavo:certificate_expiration_timestamp_seconds - time() < 604800",
+        when="octavo_gateway_certificate_expiration_timestamp_seconds - time() "
+        f"< {NOTICE_S:.0f} or octavo:certificate_expiration_timestamp_seconds - time() "
+        f"< {NOTICE_S:.0f}",
         lasting="1h",
         severity="warning",
         summary="The certificate of {{ $labels.pod }} ends within a week",

@@ -48,6 +48,16 @@ class Killed(BaseException):
     """The operator's process ends here."""
 
 
+class FewTimes:
+    """An error for the first calls."""
+
+    def __init__(self, times: int, error: ClusterError) -> None:
+        self._left = [error] * times
+
+    def __call__(self, call: Call) -> ClusterError | None:
+        return self._left.pop() if self._left else None
+
+
 class World:
     """A cluster and the operator on it; `restart` makes a new operator that knows nothing."""
 
@@ -124,6 +134,16 @@ class World:
         found = self.cluster.peek(INFERENCE_SERVICE, name, TEAM)
         conditions = ((found or {}).get("status") or {}).get("conditions") or []
         return next((c for c in conditions if c["type"] == kind), {})
+
+    @property
+    def num_statuses(self) -> int:
+        """How often somebody tried to write a status."""
+        return len([call for call in self.cluster.calls if call.subresource == "status"])
+
+    def num_looks(self, result: str) -> float:
+        """How many looks at services came to this."""
+        name = "octavo_operator_reconciles_total"
+        return self.metrics.registry.get_sample_value(name, {"result": result}) or 0.0
 
     def state(self) -> dict[tuple[str, str], object]:
         """Returns what there is, without what differs from run to run."""
@@ -259,6 +279,67 @@ def test_a_status_that_is_refused_is_an_event_and_tried_again() -> None:
         assert 'octavo_operator_reconciles_total{result="refused"}' in text
         world.cluster.faults.clear()
         await world.until(lambda: world.condition("Routable"))
+
+    run(case)
+
+
+def test_a_status_that_is_refused_after_a_conflict_is_an_event_too() -> None:
+    async def case(world: World) -> None:
+        refusal = RefusedError("the definition is too old")
+        world.cluster.fail(refusal, when=lambda call: call.subresource == "status")
+        conflict = FewTimes(1, ConflictError("first"))
+        world.cluster.faults.append(lambda call: conflict(call) if call.is_write else None)
+        world.apply()
+        await world.run()
+        await world.until(lambda: world.num_statuses > 2)
+        (event,) = world.cluster.all(EVENT)
+        assert event["message"] == "the definition is too old"
+
+    run(case)
+
+
+def test_a_failure_amid_refusals_of_the_status_is_tried_again_and_posts_no_second_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "FIRST_BACKOFF_S", 0.001)
+
+    async def case(world: World) -> None:
+        refusal = RefusedError("the definition is too old")
+        world.cluster.fail(refusal, when=lambda call: call.subresource == "status")
+        world.apply()
+        await world.run()
+        await world.until(lambda: world.num_statuses > controller.LASTING)
+        failed = FewTimes(1, FailedError("failed calling webhook"))
+        world.cluster.faults.append(
+            lambda call: failed(call) if call.is_write and call.kind == SERVICE else None
+        )
+        world.cluster.remove(SERVICE, Key(TEAM, "llama-engine"))
+        await world.until(lambda: world.cluster.peek(SERVICE, "llama-engine", TEAM))
+        before = world.num_statuses
+        await world.until(lambda: world.num_statuses > before + 2)
+        assert [call.kind for call in world.cluster.writes].count(EVENT) == 1
+        assert world.num_looks("cluster_error") == 1
+
+    run(case)
+
+
+def test_the_first_failure_after_an_outage_is_not_one_that_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "FIRST_BACKOFF_S", 0.001)
+
+    async def case(world: World) -> None:
+        away = FewTimes(controller.LASTING, UnavailableError("away"))
+        failed = FewTimes(1, FailedError("failed calling webhook"))
+        world.cluster.faults.append(
+            lambda call: (
+                away(call) or failed(call) if call.is_write and call.kind == SERVICE else None
+            )
+        )
+        world.apply()
+        await world.run()
+        await world.until(lambda: world.condition("Routable"))
+        assert world.num_looks("cluster_error") == controller.LASTING + 1
 
     run(case)
 

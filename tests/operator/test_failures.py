@@ -153,6 +153,26 @@ def test_what_a_node_ended_is_told_until_a_later_pod_is_ready() -> None:
     assert failures.of_pods([before, evicted, loads], START) is None
 
 
+@pytest.mark.parametrize("told_by", ["its containers", "its conditions", "its making"])
+def test_what_a_node_ended_long_ago_explains_no_later_start(told_by: str) -> None:
+    """Kubernetes keeps an evicted pod for ever, and a service that slept has no ready one."""
+    long_ago, end = to_text(START - 30 * 86400.0), to_text(START - 10.0)
+    evicted = pod("b", phase="Failed")
+    evicted["metadata"]["creationTimestamp"] = end if told_by == "its making" else long_ago
+    evicted["status"] |= {"reason": "Evicted", "message": "The node was low on memory."}
+    if told_by == "its containers":
+        terminated = {"exitCode": 137, "finishedAt": end}
+        evicted["status"]["containerStatuses"] = [{"state": {"terminated": terminated}}]
+    if told_by == "its conditions":
+        pods.condition(evicted, "Ready")["lastTransitionTime"] = end
+    loads = pod("c")
+    loads["metadata"]["creationTimestamp"] = to_text(START)
+    found = failures.of_pods([evicted, loads], START)
+    assert found is not None
+    assert found.reason == "Evicted"
+    assert failures.of_pods([evicted, loads], START + failures.RECENT_S) is None
+
+
 @pytest.mark.parametrize("message", ["{", '{"code": 5}', "error[OCT-", "error[OCT-12]", "\ud800"])
 def test_no_message_makes_it_raise(message: str) -> None:
     assert failure(pod(containers=[ended(1, message)])).reason == "Failed"

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.operator.building import resource
 from tests.operator.world import World
 
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import Naming, ServiceLoad
 
+MODEL = {"uri": "pvc://weights/llama"}
 PLAIN = Naming(names=("llama",))
 LOST = Naming(names=("team/llama",), lost=(("llama", "shop/chat"),))
 HELD = Naming(names=("llama",), heirs=(("llama", "shop/chat"),))
@@ -64,12 +66,21 @@ def test_what_was_told_stays_while_no_gateway_tells() -> None:
     assert world.resource["status"]["model"] == "team/llama"
 
 
+@pytest.mark.parametrize("name", ["b", "team/b"])
+def test_the_name_that_another_service_left_to_it_stays_while_no_gateway_tells(name: str) -> None:
+    world = World(resource(replicas=1, model=MODEL | {"servedNames": ["a", "b"]}))
+    world.settle()
+    told(world, Naming(names=(name,), lost=(("a", "team/chat"),)))
+    world.is_silent = True
+    world.execute(world.plan())
+    assert world.resource["status"]["model"] == name
+
+
 def test_a_name_that_is_no_longer_claimed_is_not_shown_while_no_gateway_tells() -> None:
     world = settled()
     told(world, Naming(names=("team/old",)))
     world.is_silent = True
-    model = {"uri": "pvc://weights/llama", "servedNames": ["new"]}
-    world.edit(resource(replicas=1, model=model)["spec"])
+    world.edit(resource(replicas=1, model=MODEL | {"servedNames": ["new"]})["spec"])
     world.execute(world.plan())
     assert world.resource["status"]["model"] == "new"
 
@@ -77,3 +88,11 @@ def test_a_name_that_is_no_longer_claimed_is_not_shown_while_no_gateway_tells() 
 def test_without_gateways_or_from_older_ones_nothing_is_told() -> None:
     assert told(settled(), None) == {}
     assert told(settled(gateways=False), None) == {}
+
+
+def test_without_gateways_the_first_name_that_is_claimed_is_shown() -> None:
+    world = World(resource(replicas=1, model=MODEL | {"servedNames": ["a"]}), gateways=False)
+    world.settle()
+    world.edit(resource(replicas=1, model=MODEL | {"servedNames": ["b", "a"]})["spec"])
+    world.execute(world.plan())
+    assert world.resource["status"]["model"] == "b"

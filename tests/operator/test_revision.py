@@ -16,6 +16,9 @@ from octavo.operator.revision import Revision, revision
 from octavo.operator.spec import InferenceService, parse
 
 HUB = Reference(kind="Secret", name="hub")
+PAIR = tuple(
+    Reference(kind="Secret", name="pair", key=key) for key in ("ca.crt", "tls.crt", "tls.key")
+)
 WITH_SECRET: dict[str, Any] = {"model": {"uri": "pvc://w/x", "secretRef": {"name": "hub"}}}
 
 
@@ -131,6 +134,30 @@ def test_a_job_waits_for_its_secret() -> None:
     world = World(resource(replicas=1, **spec), references={HUB: None})
     world.execute(world.plan())
     assert not [key for key in world.children if key[0] in ("Job", "Deployment")]
+
+
+def test_a_model_is_loaded_before_the_secret_is_there_that_only_engines_mount() -> None:
+    spec = from_hub() | {"engine": {"tls": {"secretName": "pair"}}}
+    world = World(resource(replicas=1, **spec), references=dict.fromkeys(PAIR))
+    assert wanted(world).waiting == {DEPLOYMENT}
+    world.execute(world.plan())
+    assert [key[0] for key in world.children if key[0] in ("Job", "Deployment")] == ["Job"]
+    assert world.condition("ModelCached")["reason"] == "Loading"
+    assert world.condition("Rollout")["reason"] == "ReferenceMissing"
+
+
+def test_a_rotated_secret_rolls_while_one_that_is_mounted_is_gone() -> None:
+    spec = WITH_SECRET | {"engine": {"tls": {"secretName": "pair"}}}
+    there = dict.fromkeys(PAIR, "44")
+    world = World(resource(replicas=1, **spec), references={HUB: "11", **there})
+    world.settle()
+    before = wanted(world).template
+    world.references |= dict.fromkeys(PAIR)
+    assert wanted(world).template == before, "that alone restarts nobody"
+    world.references[HUB] = "22"
+    assert wanted(world).template != before
+    assert wanted(world).waiting == frozenset()
+    assert wanted(world).missing == PAIR
 
 
 def test_engines_wait_for_their_model_and_those_there_are_do_not() -> None:

@@ -157,6 +157,30 @@ def test_what_kubernetes_adds_to_pods_makes_them_no_others() -> None:
         assert decided(old, now=START + 60, present=present).strategy == strategy
 
 
+FOR_GPU = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+"""As ExtendedResourceToleration adds it to pods that ask for such GPUs."""
+
+
+@pytest.mark.parametrize(
+    "added",
+    [{"tolerations": [FOR_GPU]}, {"nodeSelector": {"pool": "gpus"}}],
+    ids=["toleration of a resource", "node selector of a namespace"],
+)
+def test_what_admission_adds_to_pods_is_not_missed_in_the_template(added: Manifest) -> None:
+    old = pod("old", template="old", ready=True, routable=True, spec=GPU | added)
+    assert decided(old, now=START + 60, present=refused()).strategy == ONE_BY_ONE
+
+
+def test_what_only_the_old_pod_tolerates_keeps_it() -> None:
+    spec = GPU | {"tolerations": [FOR_GPU | {"key": "amd.com/gpu"}]}
+    old = pod("old", template="old", ready=True, routable=True, spec=spec)
+    assert decided(old, now=START + 60, present=refused()).strategy == USUAL
+    old["spec"]["tolerations"] = [FOR_GPU]
+    why = f"{NO_ROOM[:-1]}, 1 node(s) had untolerated taint."
+    unfit = unplaced(why, name="new", template="new", spec=GPU)
+    assert decided(old, unfit, now=START + 60).strategy == USUAL, "nothing was added to the new one"
+
+
 def test_who_wants_it_one_by_one_gets_no_condition_for_it() -> None:
     found = decided(OLD, NEW, now=START + 60, maxSurge=0, maxUnavailable=1)
     assert (found.strategy, found.is_short_of_room) == (ONE_BY_ONE, False)

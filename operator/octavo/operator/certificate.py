@@ -6,8 +6,9 @@ from typing import Final
 
 from octavo.operator.conditions import CERTIFICATE, Condition, condition
 from octavo.operator.observed import Observed, Reference
-from octavo.operator.spec import CERTIFICATE_KEY, InferenceService
+from octavo.operator.spec import InferenceService
 from octavo.operator.timestamps import to_text
+from octavo.runtime import certificates
 
 NOTICE_S: Final = 7 * 24 * 3600.0
 """Before a certificate ends."""
@@ -18,7 +19,7 @@ def judge(service: InferenceService, observed: Observed, now: float) -> list[Con
     tls = service.spec.engine.tls
     if tls is None:
         return []
-    reference = Reference(kind="Secret", name=tls.secret_name, key=CERTIFICATE_KEY)
+    reference = Reference(kind="Secret", name=tls.secret_name, key=certificates.CERTIFICATE)
     if observed.references.get(reference) is None:
         return []  # what is missing or cannot be read is told of Rollout
     ends = observed.ends.get(reference)

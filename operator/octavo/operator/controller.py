@@ -13,6 +13,7 @@ a port only.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -23,6 +24,7 @@ from octavo.operator.cluster import (
     Cluster,
     ClusterError,
     ConflictError,
+    FailedError,
     Key,
     MissingError,
     RefusedError,
@@ -52,10 +54,10 @@ FIRST_BACKOFF_S: Final = 0.5
 MAX_BACKOFF_S: Final = 30.0
 
 LASTING: Final = 5
-"""Failures of a service in a row, some ten seconds, after which its status says what fails."""
+"""Requests that the API server failed at, in a row, after which a service's status says so."""
 
 COMPLAIN_EVERY: Final = 100
-"""Failures of a service in a row between two events about them: less than such an event is kept."""
+"""Refusals of a status in a row between two events about them: less than such an event is kept."""
 
 SPREAD: Final = 0.5
 """Share of the time between two listings over which the looks at all services are spread."""
@@ -109,8 +111,11 @@ class Controller:
         self._references = References(cluster, fresh_s=config.resync_s * FRESH, now=now)
         self._executor = Executor(cluster, self.mirror, may_act=may_act, metrics=metrics, env=env)
         self._refusals: dict[Key, tuple[Refusal, ...]] = {}
-        self._failures: dict[Key, int] = {}
-        self._rounds: dict[Key, int] = {}
+        # Each in a row; apart, for an outage or a conflict says nothing of what comes after it.
+        self._failures: Counter[Key] = Counter()
+        self._failed: Counter[Key] = Counter()
+        self._refused: Counter[Key] = Counter()
+        self._rounds: Counter[Key] = Counter()
 
     def notice(self, kind: Kind, event: str, manifest: Manifest) -> None:
         """Takes in what a watch tells: an object that is there, or one that was DELETED."""
@@ -251,10 +256,12 @@ class Controller:
             return "conflict", self._fail(service)
         except RefusedError as error:
             log.error("refused", resource=str(service), reason=error.message)
+            self._failed.pop(service, None)
             await self._complain(service, error)
             return "refused", self._fail(service)
         except ClusterError as error:
             log.warning("cluster_error", resource=str(service), reason=error.message)
+            self._failed[service] += isinstance(error, FailedError)
             retry_after_s = error.retry_after_s if isinstance(error, UnavailableError) else 0.0
             return "cluster_error", max(self._fail(service), retry_after_s)
         except Exception:
@@ -267,7 +274,9 @@ class Controller:
     async def _complain(self, service: Key, error: RefusedError) -> None:
         """Tells by an event what no condition can: most likely the status is what was refused."""
         resource = self.mirror.resource(service)
-        if resource is not None and self._failures.get(service, 0) % COMPLAIN_EVERY == 0:
+        is_due = self._refused[service] % COMPLAIN_EVERY == 0
+        self._refused[service] += 1
+        if resource is not None and is_due:
             await self._executor.post((warning("Refused", error.message),), resource)
 
     async def reconcile(self, service: Key) -> float | None:
@@ -278,23 +287,30 @@ class Controller:
         """
         resource = self.mirror.resource(service)
         if resource is None or not self.scopes.is_open(service.namespace):
-            for kept in (self._refusals, self._failures, self._rounds):
-                kept.pop(service, None)
+            self._forget(service)
             return None
         known = self._refusals.get(service, ())
         observed = await self._observe(service, resource, known)
         if not self.scopes.is_open(service.namespace):
             return None  # closed meanwhile: what there is was forgotten, so nothing was observed
         plan = reconcile(observed, self._env.wall())
-        is_lasting = self._failures.get(service, 0) >= LASTING
+        is_lasting = self._failed[service] >= LASTING
         outcome = await self._executor.execute(plan, resource, known=known, is_lasting=is_lasting)
         self._refusals[service] = outcome.refusals
+        self._failed.pop(service, None)
+        if not outcome.status_waits:
+            self._refused.pop(service, None)
         if not (outcome.num_writes or outcome.status_waits):
             self._rounds.pop(service, None)
             return plan.requeue_s
         # Ever slower, should somebody undo what is written.
-        rounds = self._rounds[service] = self._rounds.get(service, 0) + 1
-        return min(MAX_BACKOFF_S, SETTLE_S * 2.0 ** min(rounds - 1, 10))
+        self._rounds[service] += 1
+        return min(MAX_BACKOFF_S, SETTLE_S * 2.0 ** min(self._rounds[service] - 1, 10))
+
+    def _forget(self, service: Key) -> None:
+        self._refusals.pop(service, None)
+        for count in (self._failures, self._failed, self._refused, self._rounds):
+            count.pop(service, None)
 
     async def _observe(
         self, service: Key, resource: Manifest, refusals: tuple[Refusal, ...]
@@ -320,9 +336,8 @@ class Controller:
 
     def _fail(self, service: Key) -> float:
         """Counts a failure; returns after what time to try again."""
-        attempt = self._failures.get(service, 0)
-        self._failures[service] = attempt + 1
-        return self._backoff_s(attempt)
+        self._failures[service] += 1
+        return self._backoff_s(self._failures[service] - 1)
 
     def _backoff_s(self, attempt: int) -> float:
         longest = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(attempt, 10))

@@ -37,6 +37,8 @@ _IMAGE_REASONS: Final = (
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
     "ImageInspectError", "RegistryUnavailable",
 )  # fmt: skip
+RECENT_S: Final = 900.0
+"""After its end, for how long a pod explains why others are not ready: it may stay for ever."""
 STUCK_CREATING: Final = "the container is not made: a volume or the network is not there yet"
 _STUCK_CREATING_S: Final = 60.0
 _ERROR_LINE: Final = re.compile(
@@ -73,14 +75,15 @@ class _Words(msgspec.Struct, frozen=True):
 def of_pods(candidates: Iterable[Manifest], now: float) -> Failure | None:
     """Returns the failure that most likely explains the others: that of the newest pod.
 
-    A pod that has ended counts until one that was made later is ready.
+    A pod that has ended counts until one that was made later is ready, and for a while only: who
+    was made good for may be gone since, as when the service sleeps.
     """
     staying = [pod for pod in candidates if not pods.is_going(pod)]
     made_good = max((_made_at(pod) for pod in staying if pods.has(pod, "Ready")), default="")
     found = [
         (_made_at(pod), str(pod["metadata"]["name"]), failure)
         for pod in staying
-        if pods.is_live(pod) or _made_at(pod) > made_good
+        if pods.is_live(pod) or (_made_at(pod) > made_good and _is_recent(pod, now))
         if (failure := of_pod(pod, now)) is not None
     ]
     return max(found, key=lambda entry: entry[:2])[2] if found else None
@@ -88,6 +91,18 @@ def of_pods(candidates: Iterable[Manifest], now: float) -> Failure | None:
 
 def _made_at(pod: Manifest) -> str:
     return str(pod["metadata"].get("creationTimestamp", ""))
+
+
+def _is_recent(pod: Manifest, now: float) -> bool:
+    """Tells whether a pod that has ended did so a short time ago, by the last that is known."""
+    status = pod.get("status") or {}
+    containers = (status.get("initContainerStatuses") or []) + (
+        status.get("containerStatuses") or []
+    )
+    ends = [((c.get("state") or {}).get("terminated") or {}).get("finishedAt") for c in containers]
+    turns = [c.get("lastTransitionTime") for c in status.get("conditions") or []]
+    stamps = [at for at in (_made_at(pod), *ends, *turns) if at]
+    return not stamps or min(age_s(at, now) for at in stamps) < RECENT_S
 
 
 def of_pod(pod: Manifest, now: float) -> Failure | None:

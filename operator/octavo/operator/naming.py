@@ -31,12 +31,13 @@ def judge(observed: Observed) -> Condition | None:
 
 def first_name(service: InferenceService, observed: Observed) -> str:
     """Returns the name for requests; while no gateway tells, the one that was told last."""
-    found, claimed = _naming(observed), service.served_names[0]
+    found, claimed = _naming(observed), service.served_names
     if found is not None:
         return found.names[0]
     shown = str((observed.resource.get("status") or {}).get("model", ""))
-    is_still_claimed = shown in (service.full_name, f"{service.namespace}/{claimed}")
-    return shown if is_still_claimed else claimed
+    names = (service.full_name, *claimed, *(f"{service.namespace}/{name}" for name in claimed))
+    is_kept = observed.gateways is not None and shown in names
+    return shown if is_kept else claimed[0]
 
 
 def _naming(observed: Observed) -> Naming | None:

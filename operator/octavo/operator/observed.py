@@ -113,7 +113,7 @@ class ServiceLoad:
     """Predicted seconds until a request that came now would be begun, least over the engines."""
     in_use: float = 0.0
     """Sum over the engines of the share that is in use, of their places or blocks, by whomever.
-    Gateways of 0.1.0 do not say it: zero."""
+    Gateways before 0.3.0 do not say it: zero."""
     wanted_age_s: float | None = None
     """Seconds since the last request came; None when none ever did."""
     prompt_tokens: int = 0
@@ -128,8 +128,8 @@ class GatewayReport:
 
     gateway: str
     uptime_s: float | None = None
-    """How long it runs: of requests before that it knows nothing. None: it is of 0.1.0, which does
-    not say it, and is taken to have run for ever."""
+    """How long it runs: of requests before that it knows nothing. None: it is of a version before
+    0.3.0, which does not say it, and is taken to have run for ever."""
     engines: tuple[EngineSeen, ...] = ()
     services: tuple[ServiceLoad, ...] = ()
 

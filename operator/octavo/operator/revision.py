@@ -50,8 +50,9 @@ def revision(
     known = {ref: observed.references[ref] for ref in needed if ref in observed.references}
     missing = tuple(ref for ref, value in known.items() if value is None)
     unread = tuple(ref for ref in needed if ref not in known)
+    lacks_values = any(ref in wanted for ref in (*missing, *unread))
     present = deployment["spec"]["template"] if deployment else None
-    if (missing or unread) and present is not None:
+    if lacks_values and present is not None:
         # The engines that run have got their values: a Secret that vanishes restarts none.
         references = annotation(present, names.REFERENCES)
     else:
@@ -69,13 +70,11 @@ def revision(
     kept = annotation(deployment, names.IMAGE) if deployment and is_present else ""
     image = kept or default
     waiting: set[Kind] = set()
-    if unread or (missing and present is None):
-        waiting |= {DEPLOYMENT, JOB}
-    if missing or model_state.others_at_work(service, observed):
-        waiting.add(JOB)
-    path = desired_engine.model_path(service.spec.model)
-    if model.status != "True" and (present is None or desired_engine.model_of(present) != path):
+    if unread or (missing and present is None) or _lacks_model(service, present, model):
         waiting.add(DEPLOYMENT)
+    # A loader mounts nothing that only engines do.
+    if lacks_values or model_state.others_at_work(service, observed):
+        waiting.add(JOB)
     return Revision(
         image=image,
         references=references,
@@ -84,3 +83,10 @@ def revision(
         unread=unread,
         waiting=frozenset(waiting),
     )
+
+
+def _lacks_model(service: InferenceService, present: Manifest | None, model: Condition) -> bool:
+    """Tells whether the model is not in the volume; one that engines of a template use is."""
+    path = desired_engine.model_path(service.spec.model)
+    is_used = present is not None and desired_engine.model_of(present) == path
+    return model.status != "True" and not is_used

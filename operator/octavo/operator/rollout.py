@@ -20,7 +20,7 @@ from octavo.operator.timestamps import age_s
 
 ONE_BY_ONE: Final = Strategy(max_surge=0, max_unavailable=1)
 
-_PLACEMENT: Final = ("nodeSelector", "affinity", "topologySpreadConstraints")
+_PLACEMENT: Final = ("affinity", "topologySpreadConstraints")
 
 _LOST_NODE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints whose tolerations Kubernetes adds to pods: how long one stays on a node, not where."""
@@ -105,18 +105,35 @@ def _refused_s(
 
 def _fits_on_node_of(new: Manifest, old: Manifest) -> bool:
     """Tells whether a pod could run where another one runs if that one left."""
-    is_alike = _placement(new) == _placement(old)
+    wants, has = (pod["spec"].get("nodeSelector") or {} for pod in (new, old))
+    is_alike = _placement(new) == _placement(old) and wants.items() <= has.items()
     return is_alike and _is_within(new, old, "limits", "requests")
 
 
-def _fits_in_quota_of(new: Manifest, old: Manifest) -> bool:
-    """Tells whether a pod could be made, and run, if another one left.
+def _fits_in_quota_of(template: Manifest, old: Manifest) -> bool:
+    """Tells whether a pod of a template could be made, and run, if another one left.
 
     Quotas are for limits, requests, and pods of a priority class.
     """
+    new = _admitted(template, old)
     priority = new["spec"].get("priorityClassName")
     is_alike = priority in (None, old["spec"].get("priorityClassName"))
     return is_alike and _fits_on_node_of(new, old) and _is_within(new, old, "limits")
+
+
+def _admitted(template: Manifest, old: Manifest) -> Manifest:
+    """Returns a template with the tolerations that Kubernetes adds to its pods, as it did before.
+
+    Such as for nvidia.com/gpu to those that ask for one (ExtendedResourceToleration).
+    """
+    own = template["spec"].get("tolerations") or []
+    resources = _amounts(template, ("limits", "requests"))
+    added = [
+        each
+        for each in old["spec"].get("tolerations") or []
+        if each not in own and each.get("key") in resources and each.get("operator") == "Exists"
+    ]
+    return template | {"spec": template["spec"] | {"tolerations": [*own, *added]}}
 
 
 def _placement(pod: Manifest) -> list[object]:

@@ -17,9 +17,9 @@ from octavo.operator.kinds import Manifest
 from octavo.operator.model_uri import ModelUri
 from octavo.operator.observed import Reference, annotation
 from octavo.operator.options import OPTIONS, OURS
+from octavo.runtime.certificates import AUTHORITIES, CERTIFICATE, KEY
 
-CERTIFICATE_KEY: Final = "tls.crt"
-TLS_KEYS: Final = ("ca.crt", CERTIFICATE_KEY, "tls.key")
+_TLS_KEYS: Final = (AUTHORITIES, CERTIFICATE, KEY)
 """What a Secret for TLS has."""
 
 
@@ -259,7 +259,7 @@ def mounted_by(spec: Spec) -> tuple[Reference, ...]:
     if spec.engine.tls is None:
         return ()
     name = spec.engine.tls.secret_name
-    return tuple(Reference(kind="Secret", name=name, key=key) for key in TLS_KEYS)
+    return tuple(Reference(kind="Secret", name=name, key=key) for key in _TLS_KEYS)
 
 
 def _name_problems(name: str) -> Iterator[Problem]:

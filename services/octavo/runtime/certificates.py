@@ -1,7 +1,7 @@
-"""Until when certificates are valid. Pure, and nothing else of a certificate is read here.
+"""How files of certificates are called, and until when one is valid. Pure; no more of it is read.
 
-The standard library tells it only of a peer whose certificate it has accepted, so the few fields
-before it are passed over by hand: RFC 5280 §4.1.
+The standard library tells the end only of a peer whose certificate it has accepted, so the few
+fields before that are passed over by hand: RFC 5280 §4.1.
 """
 
 from __future__ import annotations
@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
+
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+AUTHORITIES: Final = "ca.crt"
+"""As in a Secret of type kubernetes.io/tls."""
 
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"

@@ -18,14 +18,10 @@ from typing import Final
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from octavo.runtime.certificates import valid_until
+from octavo.runtime.certificates import AUTHORITIES, CERTIFICATE, KEY, valid_until
 from octavo.v1.errors import BAD_SETTING, OctavoError
 
 log = structlog.get_logger(__name__)
-
-CERTIFICATE: Final = "tls.crt"
-KEY: Final = "tls.key"
-AUTHORITIES: Final = "ca.crt"
 
 _NO_PASSWORD: Final = ""
 """Makes a key that needs one an error; without it OpenSSL would ask the terminal."""
