@@ -10,6 +10,7 @@ import itertools
 import re
 import threading
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -315,7 +316,9 @@ class Killer:
     def _heal(self) -> None:
         while not self._ends.wait(0.05):
             if not self._operator.is_running:
-                self._operator.start()
+                # It writes before anybody has seen it ready, and is killed for it.
+                with suppress(AssertionError):
+                    self._operator.start()
 
     def __enter__(self) -> Self:
         self._healer.start()
