@@ -370,9 +370,9 @@ def test_another_engine_goes_on_where_the_first_was_lost(n: int, cut: int) -> No
             assert all(r.chars_sent == len(r.output_ids) <= cut for r in resumed.resumes)
             record = await gw.records.get(generation.id)
             assert record is not None
-            # The first token may be lost with the engine; then there is nothing to resume.
-            had_some = int(bool(resumed.resumes))
-            assert (record["state"], record["resumes"]) == ("finished", had_some)
+            assert record["state"] == "finished"
+            # The first token may be lost with the engine, before or after its word that it begins.
+            assert record["resumes"] in ((1,) if resumed.resumes else (0, 1))
             gw.check_idle()
 
     asyncio.run(scenario())
