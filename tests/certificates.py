@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from tests.openssl import new_key, openssl
 
 GATEWAY = "spiffe://cluster.local/ns/octavo/sa/octavo-gateway"
 HOUR_S = 3600.0
@@ -60,7 +61,7 @@ class Authority:
         self._path("index").touch()
         self._path("serial").write_text("01\n", encoding="utf-8")
         self._openssl(
-            "req", "-x509", "-days", "30", *_new_key(self._path("key")),
+            "req", "-x509", "-days", "30", *new_key(self._path("key")),
             "-out", str(self._path("crt")),
         )  # fmt: skip
         self.pem = self._path("crt").read_bytes()
@@ -80,7 +81,7 @@ class Authority:
             f"subjectAltName = {', '.join(names)}\nextendedKeyUsage = serverAuth, clientAuth\n",
             encoding="utf-8",
         )
-        self._openssl("req", *_new_key(key), "-subj", f"/CN={leaf}", "-out", str(request))
+        self._openssl("req", *new_key(key), "-subj", f"/CN={leaf}", "-out", str(request))
         ends = datetime.now(UTC) + timedelta(seconds=ends_in_s)
         begins = min(ends, datetime.now(UTC)) - timedelta(seconds=HOUR_S)
         self._openssl(
@@ -95,16 +96,7 @@ class Authority:
         return self.folder / name
 
     def _openssl(self, command: str, *arguments: str) -> None:
-        config = ("-config", str(self._path("config")))
-        done = subprocess.run(
-            ["openssl", command, *config, *arguments], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-
-
-def _new_key(path: Path) -> tuple[str, ...]:
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    return (*curve, "-keyout", str(path))
+        openssl(command, "-config", str(self._path("config")), *arguments)
 
 
 class MountedSecret:

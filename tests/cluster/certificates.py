@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+
+from tests.openssl import new_key, openssl
 
 _CONFIG = """
 [req]
@@ -39,18 +40,13 @@ def self_signed(
     config, certificate, key = (folder / f"{name}.{end}" for end in ("conf", "crt", "key"))
     names = f"subjectAltName = {', '.join(hosts)}" if hosts else ""
     config.write_text(_CONFIG.format(group=group, name=name, names=names), encoding="utf-8")
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    out = ("-config", str(config), "-out", str(certificate), "-keyout", str(key))
-    _openssl("req", "-x509", "-days", "3650", *curve, *out)
+    out = ("-config", str(config), "-out", str(certificate))
+    openssl("req", "-x509", "-days", "3650", *new_key(key), *out)
     return certificate, key
 
 
 def private_key(folder: Path, name: str) -> Path:
     """Makes a key that signs tokens."""
     key = folder / f"{name}.key"
-    _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key))
+    openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(key))
     return key
-
-
-def _openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60)

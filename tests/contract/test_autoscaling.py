@@ -1,8 +1,8 @@
 """The operator's controller, told what a gateway makes of a model of engines: they share no code.
 
 Engines have room for so many requests, by their places or by their blocks, and a request keeps its
-own for a fixed time. What is reported is not how long
-requests wait in the model, but what the gateway predicts from the engines' loads.
+own for a fixed time. What is reported is not how long requests wait in the model, but what the
+gateway predicts from the engines' loads.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 
 import redis
+from tests.bounds import EVENTUALLY_S
 from tests.charts.rendering import VERSION
 from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import condition
 from tests.cluster.node import Node
+from tests.cluster.program import wait_until
 
 _PORT = 6379
 _SERVICE = "store"
@@ -47,10 +48,11 @@ class Stores:
         for name in (_LEADS, _FOLLOWS):
             self._kubectl.until(_is_ready, "pod", name, namespace=self.namespace)
         self._follow(_FOLLOWS, _LEADS)
-        end = time.monotonic() + 60.0
-        while "'connected'" not in (role := self._ask(_FOLLOWS, "ROLE")):
-            assert time.monotonic() < end, role
-            time.sleep(0.1)
+        wait_until(
+            lambda: "'connected'" in self._ask(_FOLLOWS, "ROLE"),
+            EVENTUALLY_S,
+            lambda: self._ask(_FOLLOWS, "ROLE"),
+        )
 
     def fail_over(self) -> None:
         """Has the follower lead, sends new connections there, and the old leader follow it."""

@@ -51,18 +51,19 @@ def shown(certificate: Certificate, *trusted: Authority) -> grpc.ChannelCredenti
     return grpc.ssl_channel_credentials(roots, certificate.key, certificate.pem)
 
 
-async def state(channel: Any) -> bytes:
-    call = channel.unary_stream("/octavo.v1.Engine/State")(b"")
+async def first_of(call: Any) -> bytes:
+    """Returns the first message of a stream, and ends it."""
     first: bytes = await call.read()
     call.cancel()
     return first
+
+
+async def state(channel: Any) -> bytes:
+    return await first_of(channel.unary_stream("/octavo.v1.Engine/State")(b""))
 
 
 async def session(channel: Any) -> bytes:
-    call = channel.stream_stream("/octavo.v1.Engine/Session")()
-    first: bytes = await call.read()
-    call.cancel()
-    return first
+    return await first_of(channel.stream_stream("/octavo.v1.Engine/Session")())
 
 
 async def health(channel: Any) -> bytes:
@@ -71,19 +72,14 @@ async def health(channel: Any) -> bytes:
 
 
 async def watch(channel: Any) -> bytes:
-    call = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
-    first: bytes = await call.read()
-    call.cancel()
-    return first
+    return await first_of(channel.unary_stream("/grpc.health.v1.Health/Watch")(b""))
 
 
 async def reflection(channel: Any) -> bytes:
     path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     call = channel.stream_stream(path)()
     await call.write(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
-    first: bytes = await call.read()
-    call.cancel()
-    return first
+    return await first_of(call)
 
 
 @pytest.mark.parametrize("ask", [state, session, health, watch, reflection])
