@@ -12,6 +12,9 @@ WORKERS ?= 2
 # Of `make cluster-up` and `make cluster-down`: control-plane or node.
 SIZE ?= control-plane
 
+# Some machines forbid it: then each of the hundreds of processes of a test run compiles torch anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup serve chat test sim sim-operator sim-mutants faults e2e check fmt bench docs lock cluster-up cluster-down clean
 

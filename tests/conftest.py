@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from types import FrameType
@@ -31,6 +32,9 @@ hypothesis.settings.load_profile("octavo")
 # The reference implementations wait as the engine does: see docs/performance.md.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
+# All that collecting makes stays: who looks for garbage among it finds none, and takes a minute.
+gc.disable()
+
 PICKLE_ALLOWED: dict[str, str] = {}
 """Module that may unpickle, and why; empty as long as nobody has to."""
 
@@ -38,6 +42,13 @@ PICKLE_ALLOWED: dict[str, str] = {}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first."""
     items.sort(key=lambda item: rank(item.nodeid.partition("::")[0]))
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries tell of what is not collected at the end."""
+    gc.unfreeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:

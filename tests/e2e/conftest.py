@@ -72,6 +72,8 @@ def questions(platform: Platform, service: Service) -> Questions:
 def small(name: str, **cache: Object) -> Object:
     """Returns the resource of an example, for a node with two cores, with more of its cache."""
     wanted = example(name)
+    # Streams are open as long as something happens, not the other way round: slow ones do, too.
+    wanted["spec"]["engine"]["options"]["threads"] = 1
     wanted["spec"]["engine"]["resources"] = {"requests": {"cpu": "100m", "memory": "1Gi"}}
     pins = [{"text": PINNED}]
     wanted["spec"]["cache"] = {"host": "64Mi", "pinnedPrefixes": pins} | cache

@@ -53,9 +53,9 @@ class OperatorProcess:
     ) -> None:
         self.namespace = namespace
         self._waits = waits
-        self._folder = Path(tempfile.mkdtemp(prefix="octavo-operator-"))
-        self._log = self._folder / "log"
-        self._kubeconfig = self._folder / "kubeconfig"
+        self._folder = tempfile.TemporaryDirectory(prefix="octavo-operator-")
+        self._log = Path(self._folder.name, "log")
+        self._kubeconfig = Path(self._folder.name, "kubeconfig")
         own = account(namespace, *others)
         self._kubeconfig.write_text(json.dumps(own.kubeconfig(cluster, server)))
         self._command = [
@@ -179,3 +179,4 @@ class OperatorProcess:
             self.kill()
         if error is not None:
             sys.stderr.write(self._tail())
+        self._folder.cleanup()
