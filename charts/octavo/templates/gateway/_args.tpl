@@ -2,9 +2,9 @@
 {{- define "octavo.gatewayArgs" -}}
 {{- $gateway := .Values.gateway -}}
 {{- $served := (include "octavo.namespaces" . | fromYaml).items -}}
-- --host=0.0.0.0
+- "--host=::"
 - --port=8000
-- --status-listen=0.0.0.0:8081
+- "--status-listen=[::]:8081"
 - --no-auth
 - --discover=kubernetes
 {{- with $served }}
