@@ -181,7 +181,8 @@ ALL = (
         summary="A gateway cannot reach its Redis or Valkey",
         meaning="Requests are served all the same. Records wait in memory, then they are lost; "
         "answers to repeated requests are known to one gateway only.",
-        do="Look at the Valkey pod, or at the address and password of `externalRedis`.",
+        do="Look at the Valkey pod, or at the address and password of `externalRedis`. After a "
+        "change of their Secret, restart the Deployments of Valkey and the gateways.",
     ),
     Alert(
         name="OctavoOperatorAbsent",
