@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 
 from octavo.cli.network import check_port
 from octavo.v1.errors import OctavoError
@@ -34,3 +35,27 @@ def _is_free(port: int) -> bool:
     except OctavoError:
         return False
     return True
+
+
+def loopbacks() -> list[str]:
+    """Returns the loopback addresses that this machine has: those of IPv4 and, mostly, IPv6."""
+    found = []
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            socket.create_server((host, 0), family=family).close()
+        except OSError:
+            continue
+        found.append(host)
+    return found
+
+
+def reached_by(port: int) -> list[str]:
+    """Returns the loopback addresses at which something listens on that port."""
+    found = []
+    for host in loopbacks():
+        try:
+            socket.create_connection((host, port)).close()
+        except ConnectionRefusedError:
+            continue
+        found.append(host)
+    return found

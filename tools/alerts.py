@@ -139,6 +139,24 @@ ALL = (
         "often a time stamp at their beginning. Apart: engines restart or preempt.",
     ),
     Alert(
+        name="OctavoIndexLag",
+        # Above nothing: an engine without a prefix cache has no index that could be late.
+        when="sum by (namespace, engine) (rate(octavo_gateway_actual_hit_tokens_total[30m]))"
+        " / sum by (namespace, engine) (rate(octavo_gateway_predicted_hit_tokens_total[30m]))"
+        " < 0.5 > 0 and sum by (namespace, engine)"
+        " (rate(octavo_gateway_predicted_hit_tokens_total[30m])) > 100",
+        lasting="30m",
+        severity="warning",
+        summary="{{ $labels.engine }} has under half of what gateways expect in its cache",
+        meaning="Requests are sent to where their prompts are thought to be cached, and are "
+        "computed there. What gateways know of the engine is late, or blocks go while requests "
+        "wait for them, or many requests with one new prompt come at the same moment.",
+        do="`events_missed` in the gateways' logs says that they lost events, "
+        "`octavo_gateway_loop_lag_seconds` that they need more CPU. With OctavoKVExhausted or "
+        "OctavoPreemptionStorm it is the blocks: add replicas, or keep more of them with "
+        "`cache.host`.",
+    ),
+    Alert(
         name="OctavoSlowFirstTokens",
         when="histogram_quantile(0.9, sum by (namespace, model, le)"
         " (rate(octavo_gateway_time_to_first_token_seconds_bucket[1h]))) > 10"
@@ -181,7 +199,8 @@ ALL = (
         summary="A gateway cannot reach its Redis or Valkey",
         meaning="Requests are served all the same. Records wait in memory, then they are lost; "
         "answers to repeated requests are known to one gateway only.",
-        do="Look at the Valkey pod, or at the address and password of `externalRedis`.",
+        do="Look at the Valkey pod, or at the address and password of `externalRedis`. After a "
+        "change of their Secret, restart the Deployments of Valkey and the gateways.",
     ),
     Alert(
         name="OctavoOperatorAbsent",

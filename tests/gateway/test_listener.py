@@ -2,6 +2,7 @@ import errno
 import socket
 
 import pytest
+from tests.ports import loopbacks, reached_by
 
 from octavo.gateway.listener import listen
 from octavo.v1.errors import PORT_IN_USE, OctavoError
@@ -29,3 +30,18 @@ def test_a_taken_port_is_an_error_of_the_catalogue() -> None:
     with listen("127.0.0.1", 0) as taken, pytest.raises(OctavoError) as caught:
         listen("127.0.0.1", taken.getsockname()[1])
     assert caught.value.kind is PORT_IN_USE
+
+
+def test_the_address_that_is_all_addresses_is_so_in_clusters_of_either_family() -> None:
+    with listen("::", 0) as listener:
+        assert reached_by(listener.getsockname()[1]) == loopbacks()
+    with listen("0.0.0.0", 0) as listener:
+        assert reached_by(listener.getsockname()[1]) == ["127.0.0.1"]
+
+
+def test_a_kernel_without_ipv6_is_listened_on_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with listen("::", 0) as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 from tests.bounds import EVENTUALLY_S
+from tests.ports import lasting_port, loopbacks, reached_by
 
 from octavo.runtime import status_server as module
 from octavo.runtime.status_server import StatusServer
@@ -142,5 +143,19 @@ def test_an_address_of_the_sixth_version_has_brackets() -> None:
         other = server(probe.registry)
         assert await other.start("[::1]:0")
         other.stop()
+
+    run(check)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]"])
+def test_all_addresses_are_those_of_both_families(host: str) -> None:
+    """Kubelets probe a pod by the family of its cluster; engines that run have 0.0.0.0."""
+
+    async def check(probe: Probe) -> None:
+        other, port = server(probe.registry), lasting_port()
+        assert await other.start(f"{host}:{port}") == port
+        found = reached_by(port)
+        other.stop()
+        assert found == loopbacks()
 
     run(check)

@@ -26,7 +26,7 @@ class EngineConfig:
     listen: str = setting(
         "127.0.0.1:50051",
         "Address of the gRPC server; other than loopback or unix:PATH needs --tls-dir or "
-        "--plaintext.",
+        "--plaintext. 0.0.0.0 and [::] are both all addresses, IPv4 and IPv6.",
     )
     tls_dir: str = setting(
         "",
@@ -47,7 +47,7 @@ class EngineConfig:
     metrics_listen: str = setting(
         "127.0.0.1:9091",
         "Address of /healthz, /readyz and /metrics, which tell nothing of requests; port 0 takes a "
-        "free one, empty turns it off.",
+        "free one, empty turns it off. 0.0.0.0 and [::] are as with --listen.",
     )
     dtype: str = setting(
         "bfloat16", "Compute type; bfloat16 halves memory traffic.", choices=("bfloat16", "float32")

@@ -12,7 +12,11 @@ from octavo.v1.limits import MAX_BODY_BYTES
 class GatewayConfig:
     """One gateway process."""
 
-    host: str = setting("127.0.0.1", "Address to listen on; one that others reach needs --no-auth.")
+    host: str = setting(
+        "127.0.0.1",
+        "Address to listen on; one that others reach needs --no-auth. :: is all addresses, IPv4 "
+        "and IPv6.",
+    )
     no_auth: bool = setting(
         False,
         "Lets --host be an address that others reach. There are no API keys yet: whoever reaches "

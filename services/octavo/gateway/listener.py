@@ -21,10 +21,18 @@ megabytes for a client that does not read, and the process's own memory does not
 
 
 def listen(host: str, port: int, *, peer_timeout_s: float = PEER_TIMEOUT_S) -> socket.socket:
-    """Opens the listening socket, whose connections inherit its options; raises PORT_IN_USE."""
+    """Opens the listening socket, whose connections inherit its options; raises PORT_IN_USE.
+
+    `::` is all addresses of both families, or of the fourth where the kernel lacks the sixth.
+    """
+    is_dual = host == "::" and socket.has_dualstack_ipv6()
+    if host == "::" and not is_dual:
+        host = "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server(
+            (host, port), family=family, backlog=2048, dualstack_ipv6=is_dual
+        )
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

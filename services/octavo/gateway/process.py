@@ -308,7 +308,8 @@ async def serve(
     gc.freeze()
     host, port = listener.getsockname()[:2]
     engines = list(config.engines) if config.discover == "static" else config.discover
-    log.info("gateway_listening", url=f"http://{host}:{port}", engines=engines)
+    name = f"[{host}]" if ":" in host else host
+    log.info("gateway_listening", url=f"http://{name}:{port}", engines=engines)
     tasks = [
         asyncio.create_task(parts.server.serve(sockets=[listener])),
         asyncio.create_task(parts.fleet.run()),

@@ -20,6 +20,8 @@ REQUEST_S: Final = 5.0
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 
+_ALL: Final = ("", "0.0.0.0", "::")
+
 
 class Health(Protocol):
     """How a program is."""
@@ -66,13 +68,17 @@ class StatusServer:
     async def start(self, listen: str) -> int:
         """Listens; returns the port.
 
+        Args:
+            listen: HOST:PORT. No host, 0.0.0.0 and [::] are all addresses of both families, as they
+                are for gRPC: arguments of engines that run name the first, and are reached by IPv6.
+
         Raises:
             OctavoError: BAD_SETTING or PORT_IN_USE.
         """
         host, port = listen_address(listen, key=self._key, origin=self._origin, may_lack_host=True)
         try:
             self._server = await asyncio.start_server(
-                self._serve, host or None, port, limit=MAX_HEAD_BYTES
+                self._serve, None if host in _ALL else host, port, limit=MAX_HEAD_BYTES
             )
         except OSError as error:
             raise OctavoError(PORT_IN_USE, port=port, host=host) from error

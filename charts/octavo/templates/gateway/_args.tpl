@@ -2,9 +2,9 @@
 {{- define "octavo.gatewayArgs" -}}
 {{- $gateway := .Values.gateway -}}
 {{- $served := (include "octavo.namespaces" . | fromYaml).items -}}
-- --host=0.0.0.0
+- "--host=::"
 - --port=8000
-- --status-listen=0.0.0.0:8081
+- "--status-listen=[::]:8081"
 - --no-auth
 - --discover=kubernetes
 {{- with $served }}
@@ -21,7 +21,7 @@
 - --engine-tls-dir=/etc/octavo/engine-tls
 {{- end }}
 {{- with $gateway.allowedHosts }}
-- {{ printf "--allowed-host=%s" (join "," .) | quote }}
+- {{ printf "--allowed-host=%s" (concat . (include "octavo.gatewayHosts" $ | fromYaml).items | uniq | join ",") | quote }}
 {{- end }}
 {{- with $gateway.corsOrigins }}
 - {{ printf "--cors-origin=%s" (join "," .) | quote }}
@@ -31,6 +31,13 @@
 {{- range $gateway.extraArgs }}
 - {{ . | quote }}
 {{- end }}
+{{- end -}}
+
+{{/* Names of the API's Service, as a list under "items": one of them is in the status of each service. */}}
+{{- define "octavo.gatewayHosts" -}}
+{{- $name := printf "%s-gateway" (include "octavo.fullname" .) -}}
+{{- $full := printf "%s.%s" $name .Release.Namespace -}}
+{{- toYaml (dict "items" (list $name $full (print $full ".svc") (print $full ".svc.cluster.local"))) -}}
 {{- end -}}
 
 {{/* Where records go. The kubelet puts the password, which is a Secret's, into the address. */}}
