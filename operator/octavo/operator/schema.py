@@ -248,7 +248,8 @@ def spec() -> Manifest:
             "engine": _engine(),
             "replicas": whole(
                 "How many engines run. Without it and without autoscaling one is started, and "
-                "whoever scales the Deployment has the last word.",
+                "whoever scales the Deployment has the last word. An autoscaler of this object "
+                "begins once there is a number, as by kubectl scale.",
                 most=MAX_REPLICAS,
             ),
             "autoscaling": _autoscaling(),
