@@ -151,6 +151,7 @@ def controller_manager(site: Site) -> list[str]:
         "--concurrent-gc-syncs=20",
         "--node-monitor-period=1s",
         "--node-monitor-grace-period=12s",
+        "--horizontal-pod-autoscaler-sync-period=1s",
         "--profiling=false",
     ]
 

@@ -70,6 +70,7 @@ def test_an_engine_s_life_as_it_is_told() -> None:
             "in_flight": 0,
             "detail": "",
             "numerics_id": "fake",
+            "exact": True,
         }
         [probe] = engine.requests
         assert probe.max_tokens == 1

@@ -25,6 +25,8 @@ from octavo.operator.kinds import Manifest
 
 __all__ = ["defined"]
 
+STRICT = ("x-kubernetes-validations", "pattern", "minimum", "maximum")
+
 HUB: dict[str, Any] = {"model": {"uri": "hf://org/llama"}}
 
 
@@ -51,12 +53,12 @@ def known(value: Any, schema: Manifest) -> Any:
 
 
 def lax(schema: Any) -> Any:
-    """Returns a schema without rules, and with all values that were ever choices."""
+    """Returns a schema without rules and bounds, and with all values that were ever choices."""
     if isinstance(schema, list):
         return [lax(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {k: lax(each) for k, each in schema.items() if k != "x-kubernetes-validations"}
+    found = {key: lax(each) for key, each in schema.items() if key not in STRICT}
     if "ReadWriteOnce" in schema.get("enum", ()):
         found["enum"] = [*schema["enum"], "ReadWriteOncePod"]
     return found
@@ -134,18 +136,23 @@ def test_a_client_of_a_version_before_that_writes_what_it_read_changes_nothing(
 def test_what_could_not_be_stored_any_more_can_still_be_deleted(
     defined: Kubernetes, cleared: str
 ) -> None:
-    bad = resource("bad", replicas=1, autoscaling={"maxReplicas": 2})
-    bad["metadata"]["finalizers"] = ["example.com/guard"]
-    store(defined, cleared, bad)
-    reconciler = Reconciler(defined.kubeconfig, cleared, "bad")
-    reconciler.turn()
-    found = defined.kubectl.get("ois", "bad", namespace=cleared)
-    assert found["status"]["reason"] == "InvalidSpec", "a status can be written"
-    defined.kubectl("annotate", "ois", "bad", "note=x", namespace=cleared)
-    defined.kubectl("delete", "ois", "bad", "--wait=false", namespace=cleared)
-    reconciler.turn()
-    free(defined, cleared, "bad")
-    defined.kubectl.until_gone("ois", "bad", namespace=cleared)
+    bad = (
+        resource("bad", replicas=1, autoscaling={"maxReplicas": 2}),
+        resource("quoted", replicas=1, rollout={"maxSurge": "1"}),
+    )
+    for each in bad:
+        each["metadata"]["finalizers"] = ["example.com/guard"]
+    store(defined, cleared, *bad)
+    for name in ("bad", "quoted"):
+        reconciler = Reconciler(defined.kubeconfig, cleared, name)
+        reconciler.turn()
+        found = defined.kubectl.get("ois", name, namespace=cleared)
+        assert found["status"]["reason"] == "InvalidSpec", "a status can be written"
+        defined.kubectl("annotate", "ois", name, "note=x", namespace=cleared)
+        defined.kubectl("delete", "ois", name, "--wait=false", namespace=cleared)
+        reconciler.turn()
+        free(defined, cleared, name)
+        defined.kubectl.until_gone("ois", name, namespace=cleared)
 
 
 def test_a_name_that_is_refused_by_now_is_deleted_in_the_foreground_too(

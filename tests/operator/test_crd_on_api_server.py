@@ -73,6 +73,14 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         resource(cache={"disk": {"size": "50Gi"}}),
         "disk needs host: blocks come to the disk from there",
     ),
+    "nothing of a volume": (
+        resource(model=HUB, cache={"volume": {"size": 0}}),
+        "size of a volume must be above 0",
+    ),
+    "less than nothing": (
+        resource(engine={"resources": {"limits": {"memory": -1}}}),
+        "spec.engine.resources.limits.memory",
+    ),
     "nothing of memory": (resource(cache={"host": "0Gi"}), "host must be above 0"),
     "nothing of a disk": (
         resource(cache={"host": "4Gi", "disk": {"size": 0}}),
@@ -113,9 +121,13 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         "unknown field",
     ),
     "nothing could change": (
-        resource(rollout={"maxSurge": "0%", "maxUnavailable": 0}),
+        resource(rollout={"maxSurge": "00%", "maxUnavailable": 0}),
         "maxSurge and maxUnavailable cannot both be 0",
     ),
+    "a number as text": (resource(rollout={"maxSurge": "1"}), "spec.rollout.maxSurge"),
+    "fewer than none": (resource(rollout={"maxSurge": -1}), "spec.rollout.maxSurge"),
+    "more than pods are counted": (resource(rollout={"maxSurge": 2**31}), "spec.rollout.maxSurge"),
+    "more than all": (resource(rollout={"maxUnavailable": "101%"}), "spec.rollout.maxUnavailable"),
     "an argument of ours": (
         resource(engine={"extraArgs": ["--listen=0.0.0.0:1"]}),
         "extraArgs cannot have --model",
@@ -288,7 +300,10 @@ SPECS: dict[str, Manifest] = {
         },
     },
     "gpu": {"replicas": 1, "engine": {"device": "cuda"}},
-    "scaled": {"autoscaling": {"minReplicas": 1, "maxReplicas": 2}},
+    "scaled": {
+        "autoscaling": {"minReplicas": 1, "maxReplicas": 2},
+        "rollout": {"maxSurge": "200%", "maxUnavailable": "100%"},
+    },
     "left to others": {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
 }
 

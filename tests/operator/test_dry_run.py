@@ -48,7 +48,7 @@ def test_engines_that_go_anyway_are_not_restarted() -> None:
     assert preview(deployment("old"), deployment("new"), replicas=1)["restarts"] == 1
 
 
-@pytest.mark.parametrize(("surge", "gpus"), [("25%", 3), ("100%", 4), ("0%", 2), (0, 2), ("3", 5)])
+@pytest.mark.parametrize(("surge", "gpus"), [("25%", 3), ("100%", 4), ("0%", 2), (0, 2), (3, 5)])
 def test_a_share_is_rounded_up(surge: int | str, gpus: int) -> None:
     assert preview(deployment("old", 1), deployment("new", 1), surge=surge)["gpus"] == gpus
 

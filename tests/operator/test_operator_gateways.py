@@ -11,6 +11,7 @@ from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.api_proxy import ApiProxy
 from tests.operator.fake_gateway import NOWHERE, FakeGateway
 from tests.operator.operator_process import OperatorProcess, account
+from tests.operator.test_operator_on_cluster import is_ready
 
 SCALED = {"minReplicas": 0, "maxReplicas": 3, "idleSeconds": 10}
 
@@ -101,6 +102,21 @@ def test_an_engine_is_ready_when_requests_get_there(world: World) -> None:
     world.operator.until(
         lambda: [condition(pod, "Ready") for pod in world.pods()] == ["True", "True"], "ready"
     )
+
+
+def test_engines_that_do_not_compute_alike_are_told_to_whoever_describes_them(
+    world: World,
+) -> None:
+    world.apply(replicas=2)
+    world.until_loaded(2)
+    world.report(routable=True)
+    for engine, kind in zip(world.gateway.engines, ("avx2", "amx"), strict=True):
+        engine["numerics_id"] = kind
+    found = world.until(lambda s: condition(s, "Exact") == "False" and is_ready(s))
+    assert found["status"]["numericsIDs"] == ["amx", "avx2"]
+    described = world.cluster.kubectl("describe", "ois", "chat", namespace=world.namespace)
+    assert "DifferentArithmetic" in described
+    assert "engine.nodeSelector" in described
 
 
 def test_an_engine_that_a_gateway_saw_fail_is_shut_out_and_comes_back(world: World) -> None:

@@ -81,6 +81,12 @@ def test_the_dry_run_is_an_annotation() -> None:
          "spec.engine.extraArgs: --listen=0.0.0.0:1 cannot be set: the operator does"),
         ({"engine": {"podLabels": {"serving.octavo.dev/service": "x"}}},
          "spec.engine.podLabels: serving.octavo.dev/service is the operator's own"),
+        ({"rollout": {"maxSurge": "1"}},
+         "spec.rollout.maxSurge: '1' is neither a number such as 1 nor a share such as 25%"),
+        ({"rollout": {"maxSurge": -1}}, "spec.rollout.maxSurge: -1 is neither a number"),
+        ({"rollout": {"maxSurge": 2**31}}, "spec.rollout.maxSurge: 2147483648 is neither"),
+        ({"rollout": {"maxUnavailable": "101%"}}, "spec.rollout.maxUnavailable: '101%' is neither"),
+        ({"rollout": {"maxSurge": "00%"}}, "spec.rollout: maxSurge and maxUnavailable are both 0"),
         ({"replicas": "two"}, "spec.replicas: expected `int | null`, got `str`"),
         ({"engine": {"env": [{"name": 5}]}}, "spec.engine.env[0].name: expected `str`, got `int`"),
         ({"model": {}}, "spec.model: object missing required field `uri`"),
@@ -97,6 +103,12 @@ def test_a_cache_within_the_limits_is_valid() -> None:
     found = service(cache=own, engine={"resources": {"limits": limits}})
     assert found.spec.cache.disk
     assert found.spec.cache.disk.storage_class_name == "fast"
+
+
+@pytest.mark.parametrize("surge", [0, 2**31 - 1, "025%", "999%"])
+def test_what_kubernetes_takes_as_a_number_of_pods_is_valid(surge: int | str) -> None:
+    found = service(rollout={"maxSurge": surge, "maxUnavailable": "100%"})
+    assert found.spec.rollout.max_surge == surge
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -16,6 +16,8 @@ ROUTABLE: Final = "Routable"
 CERTIFICATE: Final = "CertificateValid"
 """Of services whose engines have one."""
 NAMED: Final = "Named"
+EXACT: Final = "Exact"
+"""Of services of whose engines a gateway knows how they compute."""
 READY: Final = "Ready"
 
 STOPPED: Final = "Stopped"

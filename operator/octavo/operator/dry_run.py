@@ -57,6 +57,4 @@ def _count(value: int | str, replicas: int) -> int:
     """Returns how many pods a number or share is, rounded up as Deployments do for a surge."""
     if isinstance(value, int):
         return value
-    share = value.removesuffix("%")
-    number = int(share) if share.isascii() and share.isdigit() else 0
-    return math.ceil(number * replicas / 100) if value.endswith("%") else number
+    return math.ceil(int(value.removesuffix("%")) * replicas / 100)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from octavo.operator import (
+    arithmetic,
     certificate,
     failures,
     model_state,
@@ -46,6 +47,7 @@ def judge(situation: Situation) -> list[Condition]:
         rollout,
         _routable(situation),
         *([named] if named else []),
+        *arithmetic.judge(situation),
         *certificate.judge(situation.service, situation.observed, situation.now),
     ]
 

@@ -86,6 +86,10 @@ class EngineSeen:
     detail: str = ""
     """Why the state is so, for people."""
     numerics_id: str = ""
+    """Equal on engines that compute alike; empty while the gateway does not know it."""
+    exact: bool = True
+    """Whether its answers depend on nothing else that it computes. Gateways before 0.3.0 do not
+    say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

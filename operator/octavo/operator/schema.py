@@ -23,6 +23,8 @@ from octavo.operator.schema_pod import (
     topology_spread,
 )
 from octavo.operator.structural import (
+    SHARE,
+    SHARE_OF_ALL,
     array,
     choice,
     count_or_share,
@@ -36,6 +38,9 @@ from octavo.operator.structural import (
 )
 
 MAX_REPLICAS: Final = 1000
+
+_NONE: Final = "['0', '0%', '00%', '000%']"
+"""In CEL: how a number or share says that it is of none."""
 
 SPEC_RULES: Final = (
     rule(
@@ -196,11 +201,17 @@ def _rollout() -> Manifest:
         "How a change reaches the engines.",
         {
             "maxSurge": count_or_share(
-                "Engines above the wanted number meanwhile. Without room for one, engines are "
-                "replaced one by one, and the condition Rollout says so.",
+                "Engines above the wanted number meanwhile: 1, or a share such as 25%. Without "
+                "room for one, engines are replaced one by one, and the condition Rollout says "
+                "so.",
+                share=SHARE,
                 default=1,
             ),
-            "maxUnavailable": count_or_share("Engines that may be missing meanwhile.", default=0),
+            "maxUnavailable": count_or_share(
+                "Engines that may be missing meanwhile, such as 1 or 25%.",
+                share=SHARE_OF_ALL,
+                default=0,
+            ),
             "drainSeconds": whole(
                 "Time that requests get to end on an engine that goes, before other engines "
                 "take them over.",
@@ -220,8 +231,7 @@ def _rollout() -> Manifest:
             rule(
                 # Defaults are judged before their own defaults are filled in.
                 "!(has(self.maxSurge) && has(self.maxUnavailable)"
-                " && string(self.maxSurge) in ['0', '0%']"
-                " && string(self.maxUnavailable) in ['0', '0%'])",
+                f" && string(self.maxSurge) in {_NONE} && string(self.maxUnavailable) in {_NONE})",
                 "maxSurge and maxUnavailable cannot both be 0: nothing could ever change",
             )
         ],
@@ -238,7 +248,8 @@ def spec() -> Manifest:
             "engine": _engine(),
             "replicas": whole(
                 "How many engines run. Without it and without autoscaling one is started, and "
-                "whoever scales the Deployment has the last word.",
+                "whoever scales the Deployment has the last word. An autoscaler of this object "
+                "begins once there is a number, as by kubectl scale.",
                 most=MAX_REPLICAS,
             ),
             "autoscaling": _autoscaling(),

@@ -17,6 +17,8 @@ ROLES: Final = ("system", "user", "assistant", "tool")
 MAX_SALT: Final = 256
 MAX_TTL_S: Final = 2_147_483
 
+_ABOVE_0: Final = "quantity(string(self.size)).isGreaterThan(quantity('0'))"
+
 
 def cache() -> Manifest:
     """Returns the schema."""
@@ -73,6 +75,7 @@ def _volume() -> Manifest:
         },
         required=["size"],
         rules=[
+            rule(_ABOVE_0, "size of a volume must be above 0"),
             rule(same_class, f"storageClassName of a volume cannot change: {advice}"),
             rule(
                 "self.accessMode == oldSelf.accessMode",
@@ -92,12 +95,7 @@ def _disk() -> Manifest:
             ),
         },
         required=["size"],
-        rules=[
-            rule(
-                "quantity(string(self.size)).isGreaterThan(quantity('0'))",
-                "size of a disk must be above 0",
-            )
-        ],
+        rules=[rule(_ABOVE_0, "size of a disk must be above 0")],
     )
 
 

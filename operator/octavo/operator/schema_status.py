@@ -59,8 +59,8 @@ def status() -> Manifest:
         {
             "observedGeneration": whole("The generation that all of it is about.", most=2**53),
             "conditions": array(
-                "Ready, ModelCached, Scheduled, Rollout, Routable and Named; of engines with TLS "
-                "CertificateValid.",
+                "Ready, ModelCached, Scheduled, Rollout, Routable and Named; Exact, whether all "
+                "engines compute alike; of engines with TLS CertificateValid.",
                 _condition(),
                 most=16,
                 keys=["type"],
@@ -78,7 +78,8 @@ def status() -> Manifest:
             "counts": text("Routable and wanted engines.", most=64),
             "hitRate": text("Share of prompt tokens found in a KV cache.", most=8),
             "numericsIDs": array(
-                "Kinds of arithmetic among the engines; more than one: answers may differ.",
+                "Kinds of arithmetic among the engines; more than one: answers may differ, and the "
+                "condition Exact is false.",
                 text(most=256),
                 most=64,
                 is_set=True,

@@ -6,13 +6,14 @@ are resources stored under an older schema: they get a condition, and never more
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from octavo.operator import model_uri, names, quantity
+from octavo.operator import model_uri, names, quantity, structural
 from octavo.operator.kinds import Manifest
 from octavo.operator.model_uri import ModelUri
 from octavo.operator.observed import Reference, annotation
@@ -282,6 +283,7 @@ def _problems(spec: Spec) -> Iterator[Problem]:
     yield from _quantity_problems(spec)
     yield from _cache_problems(spec)
     yield from _engine_problems(spec.engine)
+    yield from _rollout_problems(spec.rollout)
 
 
 def _quantity_problems(spec: Spec) -> Iterator[Problem]:
@@ -349,3 +351,17 @@ def _engine_problems(engine: Engine) -> Iterator[Problem]:
         for key in keys:
             if key.startswith(names.RESERVED_PREFIXES):
                 yield Problem(path=f"spec.engine.{path}", sentence=f"{key} is the operator's own")
+
+
+def _rollout_problems(rollout: Rollout) -> Iterator[Problem]:
+    given = (
+        ("maxSurge", rollout.max_surge, structural.SHARE),
+        ("maxUnavailable", rollout.max_unavailable, structural.SHARE_OF_ALL),
+    )
+    for field, value, share in given:
+        is_count = isinstance(value, int) and 0 <= value <= structural.MAX_COUNT
+        if not is_count and not re.fullmatch(share, str(value)):
+            sentence = f"{value!r} is neither a number such as 1 nor a share such as 25%"
+            yield Problem(path=f"spec.rollout.{field}", sentence=sentence)
+    if not any(str(value).removesuffix("%").strip("0") for _, value, _ in given):
+        yield Problem(path="spec.rollout", sentence="maxSurge and maxUnavailable are both 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.operator import comparison, conditions, names, naming, schema_status
+from octavo.operator import arithmetic, comparison, conditions, names, naming, schema_status
 from octavo.operator.conditions import (
     CERTIFICATE,
     MODEL_CACHED,
@@ -51,7 +51,7 @@ def status_of(situation: Situation, judged: list[Condition]) -> Manifest:
         "draining": counts.draining,
         "counts": f"{counts.routable}/{counts.desired}",
         "hitRate": _hit_rate(situation, str(present.get("hitRate", ""))),
-        "numericsIDs": _numerics(situation, present.get("numericsIDs") or []),
+        "numericsIDs": arithmetic.ids(situation, present.get("numericsIDs") or []),
         "plan": situation.preview,
     }
     if situation.replicas.memory is not None:
@@ -137,15 +137,3 @@ def _hit_rate(situation: Situation, shown: str) -> str:
     if before.isascii() and before.isdigit() and abs(rate - int(before)) < _RATE_STEP:
         return shown
     return f"{rate}%"
-
-
-def _numerics(situation: Situation, shown: list[str]) -> list[str]:
-    """Returns the kinds of arithmetic, as shown while there are engines that nobody tells of."""
-    gateways = situation.observed.gateways
-    found = {
-        engine.numerics_id
-        for report in (gateways.reports if gateways else ())
-        for engine in report.engines
-        if engine.service == situation.service.full_name and engine.numerics_id
-    }
-    return sorted(found) or (shown if situation.live else [])

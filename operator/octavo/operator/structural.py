@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from octavo.operator import quantity
 from octavo.operator.kinds import Manifest
@@ -10,6 +11,12 @@ from octavo.operator.kinds import Manifest
 DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_NAME = f"{DNS_LABEL}([.]{DNS_LABEL})*"
 LABEL_VALUE = "([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?"
+
+SHARE: Final = "[0-9]{1,3}%"
+SHARE_OF_ALL: Final = "0?[0-9]{1,2}%|100%"
+"""A share that is no more than all."""
+MAX_COUNT: Final = 2**31 - 1
+"""What Kubernetes takes for a number of pods; as text it takes shares only."""
 
 
 def text(
@@ -56,9 +63,9 @@ def amount(description: str = "", **more: object) -> Manifest:
     return _int_or_text(quantity.PATTERN, quantity.MAX_LENGTH, description, more)
 
 
-def count_or_share(description: str, **more: object) -> Manifest:
-    """A number of pods, or their share such as 25%."""
-    return _int_or_text("[0-9]{1,4}|[0-9]{1,3}%", 4, description, more)
+def count_or_share(description: str, *, share: str, **more: object) -> Manifest:
+    """A number of pods, or their share such as 25%; `share` is the pattern of those."""
+    return _int_or_text(share, 4, description, {"maximum": MAX_COUNT} | more)
 
 
 def fields(
@@ -122,6 +129,7 @@ def _int_or_text(pattern: str, most: int, description: str, more: Mapping[str, o
     found: Manifest = {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "x-kubernetes-int-or-string": True,
+        "minimum": 0,
         "pattern": f"^({pattern})$",
         "maxLength": most,
     }

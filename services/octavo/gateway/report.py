@@ -56,6 +56,7 @@ def _engine(replica: Replica) -> dict[str, object]:
         "in_flight": replica.table.in_flight,
         "detail": replica.problem or replica.detail,
         "numerics_id": replica.numerics_id,
+        "exact": replica.model is None or replica.model.card.exact,
     }
 
 
