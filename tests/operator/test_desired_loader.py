@@ -90,6 +90,14 @@ def test_only_the_loader_writes_the_volume() -> None:
     assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
 
 
+def test_a_job_notes_the_claim_that_it_loads_into_and_its_hash_does_not() -> None:
+    one = service(**from_hub())
+    first, later = (desired_loader.job(one, "loader:1", "", claim=uid) for uid in ("", "c1"))
+    assert "annotations" not in first["metadata"]
+    assert later["metadata"]["annotations"] == {names.CLAIM: "c1"}
+    assert first["spec"] == later["spec"]
+
+
 def test_the_claim_is_as_the_user_wants_it() -> None:
     volume = {"size": "30Gi", "storageClassName": "fast", "accessMode": "ReadWriteMany"}
     one = service(model={"uri": "hf://org/llama"}, cache={"volume": volume})

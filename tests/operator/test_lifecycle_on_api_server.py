@@ -147,6 +147,24 @@ def test_a_loader_that_a_quota_forbids_is_told_and_can_be_given_what_it_wants(
     reconciler.until(lambda observed: ready(observed) == "True")
 
 
+def test_a_volume_that_somebody_deletes_is_made_and_filled_again(
+    defined: Kubernetes, namespace: str
+) -> None:
+    loaded: dict[str, Any] = {"model": HUB, "cache": {"volume": {"size": "1Gi"}}}
+    reconciler = settled(defined, namespace, replicas=1, **loaded)
+    (lost,) = defined.kubectl.list("pvc", namespace=namespace)
+    (old,) = defined.kubectl.list("jobs", namespace=namespace)
+    defined.kubectl("delete", "pvc", lost["metadata"]["name"], "--wait=false", namespace=namespace)
+    found = reconciler.until(lambda o: reason(o, "ModelCached") == "VolumeGoing")
+    assert reason(found, "Ready") == "Serving", "its engines have it still"
+    defined.kubectl.apply(resource(replicas=0, **loaded), namespace=namespace)
+    reconciler.until(lambda o: reason(o, "ModelCached") == "Loaded")
+    (new,) = defined.kubectl.list("pvc", namespace=namespace)
+    assert new["metadata"]["uid"] != lost["metadata"]["uid"]
+    (job,) = defined.kubectl.list("jobs", namespace=namespace)
+    assert job["metadata"]["uid"] != old["metadata"]["uid"]
+
+
 @pytest.fixture
 def storage_class(defined: Kubernetes, namespace: str) -> Iterator[str]:
     """A class whose volumes cannot grow."""

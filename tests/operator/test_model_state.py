@@ -24,6 +24,8 @@ def judged(
     **spec: Any,
 ) -> Condition:
     spec = spec or from_hub()
+    if not any(child["kind"] == "PersistentVolumeClaim" for child in children):
+        children = (claim("20Gi", age_s=60), *children)
     observed = Observed(
         resource=resource(**spec),
         installation=INSTALLATION,
@@ -99,13 +101,51 @@ def test_a_loader_that_kubernetes_makes_no_pod_of_is_told() -> None:
     assert judged(job("Complete", age_s=30)).reason == "Loaded"
 
 
-def claim(size: str) -> Manifest:
+def claim(size: str, *, uid: str = "c1", age_s: float = 60.0) -> Manifest:
+    made = to_text(START - age_s)
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "llama-models"},
+        "metadata": {"name": "llama-models", "uid": uid, "creationTimestamp": made},
         "spec": {"resources": {"requests": {"storage": size}}},
     }
+
+
+@pytest.mark.parametrize(
+    ("noted", "claim_age_s", "is_lost"),
+    [
+        ("c1", 60, False),
+        ("c1", 0, False),  # clocks that differ lose nothing
+        ("c0", 60, True),
+        ("", 60, False),
+        ("", 30, False),  # both made in the same second
+        ("", 29, True),
+    ],
+)
+def test_a_job_says_nothing_of_a_volume_that_was_made_after_it(
+    noted: str, claim_age_s: float, is_lost: bool
+) -> None:
+    done, volume = job("Complete", age_s=30), claim("20Gi", age_s=claim_age_s)
+    if noted:
+        done["metadata"]["annotations"] = {names.CLAIM: noted}
+    assert model_state.is_of_lost_volume(done, volume) == is_lost
+    assert judged(done, volume).reason == ("Loading" if is_lost else "Loaded")
+
+
+def test_a_volume_that_is_being_deleted_is_told() -> None:
+    going = claim("20Gi")
+    going["metadata"]["deletionTimestamp"] = to_text(START)
+    for children in ((going,), (going, job("Complete")), (going, job())):
+        found = judged(*children)
+        assert (found.status, found.reason, found.is_failure) == ("False", "VolumeGoing", True)
+        assert found.message.startswith("llama-models is being deleted")
+
+
+def test_without_a_volume_no_model_is_in_it() -> None:
+    observed = Observed(
+        resource=resource(**from_hub()), installation=INSTALLATION, children=(job("Complete"),)
+    )
+    assert model_state.judge(service(**from_hub()), observed, START).status == "False"
 
 
 def test_a_volume_that_cannot_grow_is_told_of_the_model_that_is_in_it() -> None:

@@ -12,7 +12,7 @@ from tests.operator.specs import DATA, specs
 from tests.operator.world import START, World, at
 
 from octavo.operator import names, pods, schema
-from octavo.operator.kinds import JOB, SERVICE, Manifest
+from octavo.operator.kinds import JOB, SERVICE, VOLUME_CLAIM, Manifest
 from octavo.operator.observed import Refusal
 from octavo.operator.plan import Apply, Plan
 from octavo.operator.reconcile import reconcile
@@ -428,6 +428,26 @@ def test_a_child_that_is_being_deleted_is_made_anew_afterwards() -> None:
     (write,) = world.plan().writes
     assert isinstance(write, Apply)
     assert (write.kind, write.creates) == (SERVICE, True)
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_volume_that_is_lost_is_filled_again(is_noted: bool) -> None:
+    world = settled(world_of({"replicas": 0, **from_hub()}))
+    jobs = [key for key in world.children if key[0] == JOB.name]
+    if is_noted:  # as any Job but the first
+        del world.children[jobs[0]]
+        settled(world)
+    for _ in range(2):
+        before = world.children[jobs[0]]
+        assert (names.CLAIM in before["metadata"]["annotations"]) == is_noted
+        assert world.condition("ModelCached")["reason"] == "Loaded"
+        del world.children[VOLUME_CLAIM.name, "llama-models"]
+        world.execute(world.plan())
+        assert world.condition("ModelCached")["reason"] == "Loading"
+        settled(world)
+        assert world.children[jobs[0]]["metadata"]["uid"] != before["metadata"]["uid"]
+        assert world.condition("ModelCached")["reason"] == "Loaded"
+        is_noted = True
 
 
 def test_a_new_operator_restarts_no_engine() -> None:

@@ -151,6 +151,22 @@ def test_a_job_is_never_changed_but_made_anew_unless_it_has_ended() -> None:
     assert found_changes([present], [child("Job", a=2, applied="h2")]).writes == ()
 
 
+@pytest.mark.parametrize("status", [{}, {"conditions": [{"type": "Complete", "status": "True"}]}])
+def test_a_job_whose_volume_is_lost_is_made_anew_also_when_it_has_ended(status: Manifest) -> None:
+    wanted = child("Job", a=1)
+    present = there(wanted) | {"status": status}
+    present["metadata"]["annotations"] = wanted["metadata"]["annotations"] | {names.CLAIM: "c0"}
+    volume = claim("20Gi")
+    volume["metadata"]["name"] = "llama-models"
+    assert found_changes([there(volume, uid="c0"), present], [volume, wanted]).writes == ()
+    other, going = there(volume, uid="c1"), there(volume, uid="c0", deletionTimestamp="now")
+    gone = Delete(kind=JOB, name="x", uid="u1", resource_version="7")
+    for lost in (other, going):
+        for waiting in (frozenset[Kind](), frozenset({JOB})):
+            found = found_changes([lost, present], [volume, wanted], waiting=waiting)
+            assert found.writes == (gone,)
+
+
 def test_an_object_that_waits_is_only_scaled() -> None:
     present = there(child("Deployment", replicas=1, template="old"))
     waiting = frozenset({DEPLOYMENT})

@@ -172,13 +172,16 @@ class World:
             version = new["metadata"].pop("resourceVersion", None)
             assert version in (None, found["metadata"]["resourceVersion"])
             assert is_controlled_by(found, self.resource["metadata"]["uid"])
-            for kept in ("uid", "generation", "resourceVersion", "managedFields"):
+            for kept in (
+                "uid", "generation", "resourceVersion", "managedFields", "creationTimestamp",
+            ):  # fmt: skip
                 if kept in found["metadata"]:
                     new["metadata"][kept] = found["metadata"][kept]
             if "status" in found:
                 new["status"] = found["status"]
         else:
             new["metadata"]["uid"] = f"uid-{next(self._ids)}"
+            new["metadata"]["creationTimestamp"] = to_text(self.now)
         if write.kind == DEPLOYMENT:
             owned: Manifest = {"f:spec": {"f:replicas": {}}} if "replicas" in new["spec"] else {}
             entry = {"manager": "octavo-operator", "operation": "Apply", "fieldsV1": owned}

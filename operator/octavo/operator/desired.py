@@ -44,6 +44,8 @@ class Circumstances:
     """None leaves the number to others."""
     kept: tuple[str, ...] = ()
     """Folders of the model's volume that its loader must not remove; none: it removes none."""
+    claim: str = ""
+    """UID of the claim of the model's volume; empty while there is none."""
 
 
 def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
@@ -61,7 +63,11 @@ def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
         found += [
             desired_loader.volume_claim(service, volume),
             desired_loader.job(
-                service, given.installation.loader_image, given.references, given.kept
+                service,
+                given.installation.loader_image,
+                given.references,
+                given.kept,
+                claim=given.claim,
             ),
             desired_network.loader_policy(service),
         ]

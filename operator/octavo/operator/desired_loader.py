@@ -61,7 +61,12 @@ def volume_claim(service: InferenceService, volume: Volume) -> Manifest:
 
 
 def job(
-    service: InferenceService, image: str, references: str, kept: Sequence[str] = ()
+    service: InferenceService,
+    image: str,
+    references: str,
+    kept: Sequence[str] = (),
+    *,
+    claim: str = "",
 ) -> Manifest:
     """Returns the Job, without metadata that all children have.
 
@@ -70,14 +75,16 @@ def job(
         image: of the loader.
         references: hash of the data that the pod takes values from; empty when there is none.
         kept: folders of the volume that the loader must not remove; none lets it remove none.
+        claim: UID of the volume claim; empty while there is none.
     """
     labels = names.labels(service.name, names.LOADER)
     metadata: Manifest = {"labels": labels}
     if references:
         metadata["annotations"] = {names.REFERENCES: references}
+    noted = {"annotations": {names.CLAIM: claim}} if claim else {}
     return object_of(
         JOB,
-        {"name": job_name(service), "labels": labels},
+        {"name": job_name(service), "labels": labels, **noted},
         spec={
             "backoffLimit": _TRIES,
             "template": {"metadata": metadata, "spec": _pod(service, image, kept)},

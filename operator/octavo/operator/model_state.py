@@ -8,12 +8,15 @@ from typing import Final
 from octavo.operator import desired_loader, failures, names, pods, quantity, shared_volume
 from octavo.operator.conditions import MODEL_CACHED, Condition, condition, of_failure
 from octavo.operator.kinds import JOB, VOLUME_CLAIM, Manifest
-from octavo.operator.observed import Observed, Refusal, metadata
+from octavo.operator.observed import Observed, Refusal, annotation, metadata
 from octavo.operator.spec import InferenceService, references_of
-from octavo.operator.timestamps import age_s
+from octavo.operator.timestamps import age_s, from_text
 
 NO_POD_AFTER_S: Final = 30.0
 """How long a Job may be without a pod before somebody should look at it."""
+
+VOLUME_GOING: Final = "VolumeGoing"
+"""Reason of ModelCached while the volume's claim is being deleted."""
 
 _JOB_LABEL: Final = "batch.kubernetes.io/job-name"
 
@@ -59,7 +62,12 @@ def _with_volume(found: Condition, service: InferenceService, observed: Observed
 
 def _of_loading(service: InferenceService, observed: Observed, now: float) -> Condition:
     model, name = service.spec.model, desired_loader.job_name(service)
-    job = observed.child(JOB, name)
+    job, claim = observed.child(JOB, name), observed.child(VOLUME_CLAIM, names.models(service.name))
+    if claim is not None and pods.is_going(claim):
+        message = f"{metadata(claim)['name']} is being deleted: once no pod has it, it is made anew"
+        return condition(MODEL_CACHED, "False", VOLUME_GOING, message, is_failure=True)
+    if job is not None and (claim is None or is_of_lost_volume(job, claim)):
+        job = None
     if job is not None and is_complete(job):
         return condition(MODEL_CACHED, "True", "Loaded", f"{model.uri} is in the volume")
     if job is not None and pods.has(job, "Failed"):
@@ -104,6 +112,20 @@ def is_complete(job: Manifest) -> bool:
 def is_finished(job: Manifest) -> bool:
     """Whether a Job has ended, well or not."""
     return is_complete(job) or pods.has(job, "Failed")
+
+
+def is_of_lost_volume(job: Manifest, claim: Manifest) -> bool:
+    """Whether a Job has loaded into a volume that goes, or into another than there is now.
+
+    By the claim that it notes. Where it notes none, as the two were made at once, or by an earlier
+    operator, by the times: a claim is written before its Job.
+    """
+    if pods.is_going(claim):
+        return True
+    if noted := annotation(job, names.CLAIM):
+        return noted != str(metadata(claim).get("uid", ""))
+    made = from_text(metadata(claim).get("creationTimestamp")) or 0.0
+    return age_s(metadata(job).get("creationTimestamp"), made) > 0.0
 
 
 def _has_no_pod(job: Manifest, now: float) -> bool:

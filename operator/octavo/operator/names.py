@@ -35,6 +35,8 @@ TEMPLATE: Final = f"{GROUP}/template"
 """Annotation of pods: hash of what they were made from, without an image that is our default."""
 REFERENCES: Final = f"{GROUP}/references"
 """Annotation of pods: hash of the data of the Secrets and ConfigMaps that they take values from."""
+CLAIM: Final = f"{GROUP}/volume-claim"
+"""Annotation of Jobs: UID of the volume claim that they load into, where there was one already."""
 DRY_RUN: Final = f"{GROUP}/dry-run"
 """Annotation of an InferenceService: "true" writes to its status what would be done instead."""
 

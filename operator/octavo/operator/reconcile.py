@@ -27,7 +27,7 @@ from octavo.operator import (
 from octavo.operator.conditions import Condition
 from octavo.operator.desired import Circumstances
 from octavo.operator.desired_engine import Strategy
-from octavo.operator.kinds import DEPLOYMENT, Manifest
+from octavo.operator.kinds import DEPLOYMENT, VOLUME_CLAIM, Manifest
 from octavo.operator.observed import Observed, is_controlled_by, metadata
 from octavo.operator.plan import Apply, Delete, PatchPodCondition, Plan, Scale
 from octavo.operator.replicas import Replicas
@@ -136,6 +136,7 @@ def _circumstances(
     strategy: Strategy,
     number: Replicas,
 ) -> Circumstances:
+    claim = observed.child(VOLUME_CLAIM, names.models(service.name))
     return Circumstances(
         installation=observed.installation,
         references=target.references,
@@ -143,6 +144,7 @@ def _circumstances(
         image=target.image,
         strategy=strategy,
         kept=kept_models.kept(service, observed),
+        claim=str(metadata(claim or {}).get("uid", "")),
         replicas=number.applied,
     )
 

@@ -73,7 +73,8 @@ def revision(
     if unread or (missing and present is None) or _lacks_model(service, present, model):
         waiting.add(DEPLOYMENT)
     # A loader mounts nothing that only engines do.
-    if lacks_values or model_state.others_at_work(service, observed):
+    is_going = model.reason == model_state.VOLUME_GOING
+    if lacks_values or is_going or model_state.others_at_work(service, observed):
         waiting.add(JOB)
     return Revision(
         image=image,

@@ -78,6 +78,9 @@ def changes(
             continue  # it is made anew when it is gone
         if found is not None and not is_controlled_by(found, uid):
             taken.append(f"{kind.name} {name}")
+        elif kind == JOB and found is not None and _has_lost_volume(found, observed):
+            writes.append(_delete(kind, found))
+            paths.append(f"{kind.name} {name}: is made anew")
         elif kind in waiting:
             writes += scaling(found, child["spec"].get("replicas")) if kind == DEPLOYMENT else []
         elif found is not None and _is_curtailed(child, found):
@@ -151,6 +154,12 @@ def _write(
     reasons = [f"{kind.name} {name}: {path}" for path in fields]
     write = Apply(manifest=bound, creates=False, takes_away=takes_away)
     return write, reasons or [f"{kind.name} {name}: fields go"]
+
+
+def _has_lost_volume(job: Manifest, observed: Observed) -> bool:
+    """Tells whether what a Job did is lost; its pods keep a claim from going, too."""
+    claim = observed.child(VOLUME_CLAIM, names.models(str(metadata(observed.resource)["name"])))
+    return claim is not None and model_state.is_of_lost_volume(job, claim)
 
 
 def _is_fewer(deployment: Manifest, replicas: int | None) -> bool:
