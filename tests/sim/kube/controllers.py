@@ -19,6 +19,7 @@ from octavo.operator.kinds import DEPLOYMENT, JOB, POD, VOLUME_CLAIM, Manifest
 from octavo.operator.timestamps import age_s, from_text, to_text
 
 MANAGER = "kubernetes"
+JOB_LABEL = "batch.kubernetes.io/job-name"
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
@@ -37,6 +38,8 @@ class Controllers:
     ) -> None:
         self.room = 100
         """Engines that there is room for."""
+        self.loaded: set[tuple[str, str]] = set()
+        """What loaders have done: UID of the volume's claim, name of the Job."""
         self._model, self._wall = model, wall
         self._load_s, self._going_s = load_s, going_s
         self._numbers = itertools.count(1)
@@ -66,14 +69,14 @@ class Controllers:
         if any(pod["status"].get("phase") == "Succeeded" for pod in mine):
             self._say(JOB, job, {"conditions": [{"type": "Complete", "status": "True"}]})
         elif not any(pods.is_live(pod) for pod in mine):
-            self._start(job, {"batch.kubernetes.io/job-name": job["metadata"]["name"]})
+            self._start(job, {JOB_LABEL: job["metadata"]["name"]})
 
     def _release(self, claim: Manifest) -> None:
-        """Lets a claim go that no pod uses any more."""
+        """Lets a claim go that no pod on the node uses any more."""
         meta = claim["metadata"]
         found = self._model.list(POD, meta["namespace"]).items
         if meta.get("deletionTimestamp") and not any(
-            pods.uses_claim(pod, meta["name"]) for pod in found
+            pod["spec"].get("nodeName") and pods.uses_claim(pod, meta["name"]) for pod in found
         ):
             change = {"metadata": {"finalizers": None}}
             self._model.patch(VOLUME_CLAIM, key_of(claim), change, manager=MANAGER)
@@ -127,6 +130,8 @@ class Controllers:
         used = sum(bool(pod["spec"].get("nodeName")) for pod in found if _is_engine(pod))
         for pod in found:
             if not pod["spec"].get("nodeName"):
+                if self._lacks_volume(pod):
+                    continue
                 if not _is_engine(pod) or used < self.room:
                     used += _is_engine(pod)
                     self._place(pod)
@@ -140,6 +145,17 @@ class Controllers:
             else:
                 self._live(pod)
 
+    def _lacks_volume(self, pod: Manifest) -> bool:
+        """Whether a pod mounts its service's volume, and that is not there or goes."""
+        claim = self.volume(pod["metadata"])
+        mounts = pods.uses_claim(pod, names.models(_service(pod["metadata"])))
+        return mounts and (claim is None or pods.is_going(claim))
+
+    def volume(self, of: Manifest) -> Manifest | None:
+        """Returns the claim of the service that something with that metadata is a part of."""
+        key = Key(of["namespace"], names.models(_service(of)))
+        return self._model.get(VOLUME_CLAIM, key)
+
     def _place(self, pod: Manifest) -> None:
         change = {"spec": {"nodeName": "node"}}
         placed = self._model.patch(POD, key_of(pod), change, manager=MANAGER)
@@ -152,6 +168,9 @@ class Controllers:
         is_loaded = age_s(since, self._wall()) >= self._load_s
         if not _is_engine(pod):
             if is_loaded:
+                claim, labels = self.volume(pod["metadata"]), pod["metadata"]["labels"]
+                assert claim is not None, "a pod holds its claim"
+                self.loaded.add((claim["metadata"]["uid"], labels[JOB_LABEL]))
                 self._say(POD, pod, {"phase": "Succeeded"})
             return
         if is_loaded and not pods.has(pod, "ContainersReady"):
@@ -175,6 +194,10 @@ class Controllers:
 
 def _is_engine(pod: Manifest) -> bool:
     return (pod["metadata"].get("labels") or {}).get(names.COMPONENT_LABEL) == names.ENGINE
+
+
+def _service(metadata: Manifest) -> str:
+    return str((metadata.get("labels") or {}).get(names.SERVICE_LABEL, ""))
 
 
 def _going_since(pod: Manifest) -> float:

@@ -14,7 +14,17 @@ from tests.sim.kube.simulate import simulate
 from tests.sim.mutants.mutant import Mutant, mutant
 from tests.sim.mutants.registry import Registry
 
-from octavo.operator import counts, names, pods, reconcile, rollout, routable, status, writes
+from octavo.operator import (
+    counts,
+    model_state,
+    names,
+    pods,
+    reconcile,
+    rollout,
+    routable,
+    status,
+    writes,
+)
 from octavo.operator.controller import Controller
 from octavo.operator.execution import Executor
 from octavo.operator.lease import LeaseHolder
@@ -56,6 +66,11 @@ def what_somebody_changed_stays(original: Any) -> Any:
         return (None, []) if is_ours else original(child, found, is_guarded=is_guarded)
 
     return write
+
+
+@mutant(_TABLE, model_state, "is_of_lost_volume", "O1", "O4", "O5")
+def a_model_is_never_lost_with_its_volume(original: Any) -> Any:
+    return lambda job, claim: False
 
 
 @mutant(_TABLE, Executor, "_delete", "O1", "O4")

@@ -29,9 +29,11 @@ from octavo.operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
     INFERENCE_SERVICE,
+    JOB,
     POD,
     SECRET,
     SERVICE,
+    VOLUME_CLAIM,
     Manifest,
     object_of,
 )
@@ -240,6 +242,14 @@ class World:
                 for child in self._children(act.target):
                     if child["kind"] == kind.name:
                         self.model.delete(kind, Key(NAMESPACE, child["metadata"]["name"]))
+                    if child["kind"] == kind.name == VOLUME_CLAIM.name:
+                        self._lose_users_of(child)
+
+    def _lose_users_of(self, claim: Manifest) -> None:
+        """The node that had a volume is gone, with all that ran there."""
+        for pod in self.model.list(POD, NAMESPACE).items:
+            if pods.uses_claim(pod, claim["metadata"]["name"]):
+                lose(self.model, pod)
 
     def _drift(self, key: Key, arg: int) -> None:
         """Somebody edits what is ours."""
@@ -278,8 +288,18 @@ class World:
             shut = [p for p in self._engines(name) if pods.is_live(p) and not pods.is_routable(p)]
             self.history.check(not shut, "O1", f"{len(shut)} engines of {name} get no requests")
             if _is_bad(resource):
-                reason = conditions.find(status.get("conditions") or [], "Ready").get("reason")
+                reason = _reason(status, "Ready")
                 self.history.check(reason == "InvalidSpec", "O6", f"{name} is bad, but {reason}")
+            elif _reason(status, "ModelCached") == "Loaded":
+                self._check_volume(name)
+
+    def _check_volume(self, name: str) -> None:
+        """A model is where it is said to be (O5)."""
+        volume = self.model.get(VOLUME_CLAIM, Key(NAMESPACE, names.models(name)))
+        uid = volume["metadata"]["uid"] if volume else ""
+        jobs = [c["metadata"]["name"] for c in self._children(name) if c["kind"] == JOB.name]
+        is_there = any((uid, job) in self.controllers.loaded for job in jobs)
+        self.history.check(is_there, "O5", f"the model of {name} is not in its volume")
 
     def essence(self) -> dict[str, object]:
         """Returns what each good service has come to, however it came about (O4)."""
@@ -305,6 +325,10 @@ class World:
             return children
         routable = sum(pods.is_live(p) and pods.is_routable(p) for p in self._engines(name))
         return children, words, routable
+
+
+def _reason(status: Manifest, type: str) -> str:
+    return str(conditions.find(status.get("conditions") or [], type).get("reason", ""))
 
 
 def _is_bad(resource: Manifest) -> bool:
