@@ -98,6 +98,17 @@ def test_a_job_notes_the_claim_that_it_loads_into_and_its_hash_does_not() -> Non
     assert first["spec"] == later["spec"]
 
 
+@pytest.mark.parametrize("kept", [(), ("aa",), ("aa", "bb")])
+def test_what_a_job_keeps_can_be_read_from_it(kept: tuple[str, ...]) -> None:
+    one = service(**from_hub(revision="--keep"))
+    assert desired_loader.kept_by(desired_loader.job(one, "loader:1", "", kept)) == kept
+
+
+def test_a_job_of_somebody_else_keeps_nothing_of_ours() -> None:
+    pod: Manifest = {"containers": [{"name": "x"}, {"name": "y", "args": ["--keep", "aa"]}]}
+    assert desired_loader.kept_by({"spec": {"template": {"spec": pod}}}) == ()
+
+
 def test_the_claim_is_as_the_user_wants_it() -> None:
     volume = {"size": "30Gi", "storageClassName": "fast", "accessMode": "ReadWriteMany"}
     one = service(model={"uri": "hf://org/llama"}, cache={"volume": volume})

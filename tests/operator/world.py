@@ -45,6 +45,8 @@ class World:
     room: int = 100
     """Engines that there is room for."""
     gateways: bool = True
+    is_loading: bool = False
+    """Whether loaders do not end."""
     is_silent: bool = False
     """Whether the gateways that there are say nothing."""
     references: dict[Reference, str | None] = field(default_factory=dict)
@@ -222,7 +224,8 @@ class World:
         self.pods = {name: pod for name, pod in self.pods.items() if not pods.is_going(pod)}
 
     def _run_job(self, job: Manifest) -> None:
-        _set_condition(job, type="Complete", status="True")
+        if not self.is_loading:
+            _set_condition(job, type="Complete", status="True")
 
     def _roll(self, deployment: Manifest) -> None:
         meta, spec = deployment["metadata"], deployment["spec"]

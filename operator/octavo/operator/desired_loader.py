@@ -42,6 +42,15 @@ def arguments(service: InferenceService, kept: Sequence[str] = ()) -> list[str]:
     return ["--model", model.uri, *revision, "--target", f"{MODELS}/{model.key}", *keep]
 
 
+def kept_by(job: Manifest) -> tuple[str, ...]:
+    """Returns the folders that the loader of a Job must not remove; none: it removes none."""
+    for container in job["spec"]["template"]["spec"]["containers"]:
+        given = container.get("args") or []
+        if container.get("name") == CONTAINER and given[-2:-1] == ["--keep"]:
+            return tuple(given[-1].split(","))
+    return ()
+
+
 def volume_claim(service: InferenceService, volume: Volume) -> Manifest:
     """Returns the claim, without metadata that all children have."""
     spec: Manifest = {

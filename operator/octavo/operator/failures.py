@@ -19,6 +19,8 @@ from octavo.v1.errors import CATALOGUE
 
 BAD_ARGUMENT: Final = "BadArgument"
 NOT_CREATED: Final = "ContainerNotCreated"
+VOLUME_FULL: Final = "VolumeFull"
+"""What the loader's error of that name becomes."""
 _USAGE_STATUS: Final = 2
 _BY_STATUS: Final = {
     _USAGE_STATUS: BAD_ARGUMENT,

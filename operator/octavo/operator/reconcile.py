@@ -74,7 +74,7 @@ def _reconciled(
     number = replicas.decide(service, observed, deployment, now)
     replacing = rollout.decide(service.spec.rollout, deployment, engines, target.template, now)
     children = desired.children(
-        service, _circumstances(service, observed, target, replacing.strategy, number)
+        service, _circumstances(service, observed, model, target, replacing.strategy, number)
     )
     guarded = frozenset({DEPLOYMENT}) if number.is_borrowed else frozenset()
     changes = writes.changes(observed, children, waiting=target.waiting, guarded=guarded)
@@ -132,6 +132,7 @@ def _with_status(plan: Plan, observed: Observed, wanted: Manifest, judged: list[
 def _circumstances(
     service: InferenceService,
     observed: Observed,
+    model: Condition,
     target: Revision,
     strategy: Strategy,
     number: Replicas,
@@ -143,7 +144,7 @@ def _circumstances(
         kinds=observed.kinds,
         image=target.image,
         strategy=strategy,
-        kept=kept_models.kept(service, observed),
+        kept=kept_models.kept(service, observed, model),
         claim=str(metadata(claim or {}).get("uid", "")),
         replicas=number.applied,
     )
