@@ -31,6 +31,9 @@ hypothesis.settings.load_profile("octavo")
 
 # The reference implementations wait as the engine does: see docs/performance.md.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Of several processes each has a core at best: a second thread makes them wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # All that collecting makes stays: who looks for garbage among it finds none, and takes a minute.
 gc.disable()
