@@ -175,6 +175,24 @@ def test_a_revision_that_has_never_served_is_not_known_to_be_ready() -> None:
     assert told(world) == ("True", "ScaledToZero"), "it is the one that served"
 
 
+def test_a_paused_service_that_sleeps_says_which_revision_a_request_starts() -> None:
+    world = asleep()
+    before = world.resource["spec"]["autoscaling"]
+    edit = {"engine": {"image": "a:2"}, "rollout": {"paused": True}}
+    world.edit(resource(autoscaling=before, **edit)["spec"])
+    world.settle()
+    assert told(world) == ("Unknown", "ScaledToZero")
+    assert "of the revision that served before" in world.condition("Ready")["message"]
+    world.load = ServiceLoad(service="team/llama", held=1, wanted_age_s=0.0)
+    for _ in range(6):
+        world.execute(world.plan())
+        world.step()
+        world.now += 5
+    (engine,) = world.engines()
+    assert engine["spec"]["containers"][0]["image"] != "a:2"
+    assert told(world, "Rollout") == ("False", "Paused")
+
+
 def test_a_sleeping_service_of_the_version_before_is_ready_as_it_was() -> None:
     world = asleep()
     served = world.resource["status"].pop("servedRevision")

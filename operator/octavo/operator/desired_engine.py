@@ -109,7 +109,12 @@ def pod_template(
 
 
 def deployment(
-    service: InferenceService, template: Manifest, strategy: Strategy, replicas: int | None
+    service: InferenceService,
+    template: Manifest,
+    strategy: Strategy,
+    replicas: int | None,
+    *,
+    is_paused: bool = False,
 ) -> Manifest:
     """Returns the Deployment, without metadata that all children have.
 
@@ -118,6 +123,7 @@ def deployment(
         template: of the pods.
         strategy: how they are replaced.
         replicas: None leaves the number to others.
+        is_paused: whether they are not replaced for now.
     """
     spec: Manifest = {
         "selector": {"matchLabels": names.selector(service.name)},
@@ -132,7 +138,7 @@ def deployment(
         },
         "template": template,
     }
-    if service.spec.rollout.paused:
+    if is_paused:
         spec["paused"] = True
     if replicas is not None:
         spec["replicas"] = replicas

@@ -104,19 +104,26 @@ def _at_zero(situation: Situation) -> Condition:
         return _ready_as("False", STOPPED, "there are to be no engines: nobody serves")
     if _has_served(situation):
         return _ready_as("True", SCALED_TO_ZERO, "idle: the next request starts an engine")
-    message = "idle: the next request starts an engine, the first of this revision"
+    which = "the first of this revision"
+    if situation.service.spec.rollout.paused and _served(situation):
+        which = "of the revision that served before, as long as spec.rollout.paused is set"
+    message = f"idle: the next request starts an engine, {which}"
     return _ready_as("Unknown", SCALED_TO_ZERO, message)
 
 
 def _has_served(situation: Situation) -> bool:
     """Tells whether engines of the present revision have been ready."""
-    resource = situation.observed.resource
-    if served := (resource.get("status") or {}).get("servedRevision"):
-        return bool(served == situation.revision.template)
+    if served := _served(situation):
+        return served == situation.revision.template
     # A status of the version before, which told only of which generation it was.
-    before = pods.condition(resource, READY)
+    before = pods.condition(situation.observed.resource, READY)
     is_same = before.get("observedGeneration") == situation.service.generation
     return before.get("status") == "True" and is_same
+
+
+def _served(situation: Situation) -> str:
+    """Returns the hash of the revision that was ready last; empty when none is known."""
+    return str((situation.observed.resource.get("status") or {}).get("servedRevision") or "")
 
 
 def _rollout(situation: Situation) -> Condition:

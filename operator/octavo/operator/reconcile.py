@@ -144,6 +144,7 @@ def _circumstances(
         strategy=strategy,
         kept=kept_models.kept(service, observed),
         replicas=number.applied,
+        is_paused=rollout.is_paused(service.spec.rollout, _deployment(service, observed)),
     )
 
 
