@@ -232,6 +232,18 @@ ALL = (
         do="`kubectl describe inferenceservice` has the reason as a sentence.",
     ),
     Alert(
+        name="OctavoServiceUnreachable",
+        when="octavo_operator_service_routable == 0",
+        lasting="5m",
+        severity="critical",
+        summary="No gateway reaches an engine of {{ $labels.namespace }}/{{ $labels.name }}",
+        meaning="Engines of the InferenceService have loaded their model, and no gateway can send "
+        "requests to any of them: clients get 503.",
+        do="Its condition `Routable` has the reason in a gateway's words. Certificates that have "
+        "ended or are of another authority, a NetworkPolicy in the way, and gateways that do not "
+        "run are the usual ones.",
+    ),
+    Alert(
         name="OctavoCertificateEnds",
         when="octavo_gateway_certificate_expiration_timestamp_seconds - time() "
         f"< {NOTICE_S:.0f} or octavo:certificate_expiration_timestamp_seconds - time() "

@@ -93,7 +93,7 @@ def test_every_child_is_owned_labelled_and_named_validly(name: str, spec: dict[s
     "spec",
     [
         from_hub(revision="main", secretRef={"name": "hub"}),
-        {"model": {"uri": "pvc://weights/llama"}, "rollout": {"maxSurge": "25%", "paused": True}},
+        {"model": {"uri": "pvc://weights/llama"}, "rollout": {"maxSurge": "25%"}},
         {
             "model": {"uri": "oci://registry/model:1"},
             "cache": {"host": "4Gi", "disk": {"size": "50Gi", "storageClassName": "fast"}},
@@ -131,7 +131,7 @@ def test_every_child_is_owned_labelled_and_named_validly(name: str, spec: dict[s
     ids=["hub", "claim", "image", "file"],
 )
 def test_kubernetes_schemas_take_every_object(spec: dict[str, Any]) -> None:
-    for child in children(**spec):
+    for child in desired.children(service(**spec), given_circumstances(is_paused=True)):
         kubernetes_validate.validate(child, "1.34", strict=True)
 
 
@@ -144,10 +144,11 @@ def test_the_hash_of_the_content_leaves_the_number_of_replicas_out() -> None:
 
 
 def test_the_hash_of_the_content_follows_everything_else() -> None:
-    hashes = {
-        c["metadata"]["annotations"][names.APPLIED]
-        for spec in ({}, {"rollout": {"paused": True}}, {"engine": {"options": {"threads": 1}}})
-        for c in children(**spec)
-        if c["kind"] == "Deployment"
-    }
-    assert len(hashes) == 3
+    threads = {"options": {"threads": 1}}
+    found = [
+        *desired.children(service(), given_circumstances()),
+        *desired.children(service(), given_circumstances(is_paused=True)),
+        *desired.children(service(engine=threads), given_circumstances()),
+    ]
+    deployments = [c for c in found if c["kind"] == "Deployment"]
+    assert len({c["metadata"]["annotations"][names.APPLIED] for c in deployments}) == 3

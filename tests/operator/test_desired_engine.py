@@ -234,7 +234,7 @@ def test_the_deployment_has_the_strategy_and_the_number_that_it_is_given() -> No
     assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert "paused" not in found["spec"]
     assert found["metadata"]["annotations"] == {names.IMAGE: IMAGE}
-    left = desired_engine.deployment(service(rollout={"paused": True}), template(), USUAL, None)
+    left = desired_engine.deployment(one, template(), USUAL, None, is_paused=True)
     assert "replicas" not in left["spec"]
     assert left["spec"]["paused"] is True
 

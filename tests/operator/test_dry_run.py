@@ -9,10 +9,12 @@ from octavo.operator.desired_engine import Strategy
 from octavo.operator.kinds import Manifest
 
 
-def deployment(template: str, gpus: int = 0, replicas: int = 2) -> Manifest:
+def deployment(
+    template: str, gpus: int = 0, replicas: int = 2, *, kind: str = "nvidia.com/gpu"
+) -> Manifest:
     container: dict[str, Any] = {"name": "engine"}
     if gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": gpus, "memory": "1Gi"}}
+        container["resources"] = {"limits": {kind: gpus, "memory": "1Gi"}}
     pods = {
         "metadata": {"annotations": {names.TEMPLATE: template}},
         "spec": {"containers": [container]},
@@ -32,6 +34,11 @@ def preview(
 def test_it_says_what_restarts_and_how_many_gpus_that_takes() -> None:
     found = preview(deployment("old", 2), deployment("new", 2))
     assert found == {"changes": ["a", "b"], "restarts": 2, "gpus": 6}
+
+
+def test_gpus_count_whatever_the_cluster_calls_them() -> None:
+    wanted = deployment("new", 1, kind="nvidia.com/mig-3g.40gb")
+    assert preview(deployment("old", 1), wanted)["gpus"] == 3
 
 
 def test_the_same_template_restarts_nothing() -> None:

@@ -404,3 +404,59 @@ def test_services_with_requests_are_busy() -> None:
         assert world.reports.busy() == {CHAT, EMBED}
 
     run(case, gateways=2)
+
+
+def test_how_long_no_gateway_has_reached_a_service_is_known() -> None:
+    async def case(world: World, gateways: list[Gateway]) -> None:
+        def unreached_s(service: Key = CHAT) -> float:
+            return world.reports.about(service).unreached_s
+
+        first, second = gateways
+        for gateway in gateways:
+            gateway.state["engines"] = [engine(CHAT, "a")]
+        world.place(first, second)
+        await world.reports.poll()
+        await world.look_again()
+        assert (unreached_s(), unreached_s(EMBED)) == (0.0, 5.0)
+        first.state["engines"] = [engine(CHAT, "a", state="lost", routable=False)]
+        await world.look_again()
+        assert unreached_s() == 0.0, "the other one reaches it"
+        second.state["engines"] = []
+        await world.look_again()
+        await world.look_again()
+        assert unreached_s() == 10.0
+        for gateway in gateways:
+            world.place(gateway, ready=False)
+        await world.look_again()
+        assert unreached_s() == 15.0, "nobody is left who might"
+        first.state["engines"] = [engine(CHAT, "a")]
+        await world.look_again()
+        assert unreached_s() == 20.0, "it gets no new requests"
+        world.place(first)
+        await world.look_again()
+        assert unreached_s() == 0.0
+
+    run(case, gateways=2)
+
+
+def test_who_reaches_what_is_not_known_while_a_gateway_is_silent_or_nobody_asks() -> None:
+    async def case(world: World, gateways: list[Gateway]) -> None:
+        first, second = gateways
+        world.place(first, second)
+        world.time += 3600.0
+        await world.reports.poll()
+        assert world.reports.about(CHAT).unreached_s == 0.0, "it waited for the lease"
+        await world.look_again()
+        assert world.reports.about(CHAT).unreached_s == 5.0
+        second.status = 500
+        for _ in range(3):
+            await world.look_again()
+        assert world.reports.about(CHAT).unreached_s == 0.0
+        second.status = 200
+        await world.look_again()
+        assert world.reports.about(CHAT).unreached_s == 5.0
+        world.time += 60.0
+        await world.reports.poll()
+        assert world.reports.about(CHAT).unreached_s == 0.0, "the operator stood still"
+
+    run(case, gateways=2)

@@ -10,7 +10,7 @@ from tests.operator.world import World
 
 from octavo.operator import conditions
 from octavo.operator.kinds import Manifest
-from octavo.operator.observed import Refusal, ServiceLoad
+from octavo.operator.observed import EngineSeen, GatewayReport, Gateways, Refusal, ServiceLoad
 from octavo.operator.reconcile import reconcile
 from octavo.operator.timestamps import to_text
 
@@ -141,7 +141,53 @@ def test_engines_that_gateways_cannot_reach_are_told() -> None:
         world.step()
     assert told(world) == ("False", "Loading")
     assert told(world, "Routable") == ("False", "NotRoutable")
-    assert world.condition("Routable")["message"] == "no gateway is ready"
+    assert world.condition("Routable")["message"] == "1 gateways do not answer"
+
+
+def cut_off(world: World, unreached_s: float, *, silent: int = 0) -> tuple[str, str]:
+    """Returns Ready where the gateways' connections to all engines have been lost for a while."""
+    why = "the engine's certificate has ended"
+    engines = tuple(
+        EngineSeen(uid=pod["metadata"]["uid"], service="team/llama", state="lost", detail=why)
+        for pod in world.engines()
+    )
+    reports = () if silent else (GatewayReport(gateway="g", engines=engines),)
+    seen = Gateways(reports=reports, silent=silent, unreached_s=unreached_s)
+    world.reports = lambda: seen  # type: ignore[method-assign]
+    return told(world)
+
+
+def test_a_service_that_no_gateway_reaches_any_more_is_not_ready() -> None:
+    world = settled(replicas=1)
+    assert cut_off(world, 29.0) == ("True", "Serving"), "gateways connect again"
+    assert world.plan().requeue_s == 1.0
+    assert cut_off(world, 30.0) == ("False", "NotRoutable")
+    assert told(world, "Routable") == ("False", "NotRoutable")
+    assert "certificate has ended" in world.condition("Ready")["message"]
+    assert [(e.type, e.reason) for e in world.events[-1:]] == [("Warning", "NotRoutable")]
+    assert told(world, "Rollout") == ("True", "Complete"), "the gate is open: nothing is replaced"
+    del world.reports
+    assert told(world) == ("True", "Serving")
+
+
+def test_a_service_without_any_gateway_that_is_ready_is_not_ready() -> None:
+    world = settled(replicas=1)
+    world.reports = lambda: Gateways(unreached_s=31.0)  # type: ignore[method-assign]
+    assert told(world) == ("False", "NotRoutable")
+    assert "no gateway is ready" in world.condition("Ready")["message"]
+
+
+def test_what_is_told_of_gateways_stays_while_they_are_not_heard() -> None:
+    world = settled(replicas=1)
+    assert cut_off(world, 0.0, silent=1) == ("True", "Serving")
+    assert cut_off(world, 30.0) == ("False", "NotRoutable")
+    assert cut_off(world, 0.0) == ("False", "NotRoutable"), "an operator that has just begun"
+    assert cut_off(world, 0.0, silent=1) == ("False", "NotRoutable")
+
+
+def test_a_service_that_sleeps_needs_no_gateway_to_be_ready() -> None:
+    world = asleep()
+    assert cut_off(world, 1000.0) == ("True", "ScaledToZero")
 
 
 def test_no_engines_are_wanted_and_none_serve() -> None:
@@ -173,6 +219,24 @@ def test_a_revision_that_has_never_served_is_not_known_to_be_ready() -> None:
     world.edit(before)
     world.settle()
     assert told(world) == ("True", "ScaledToZero"), "it is the one that served"
+
+
+def test_a_paused_service_that_sleeps_says_which_revision_a_request_starts() -> None:
+    world = asleep()
+    before = world.resource["spec"]["autoscaling"]
+    edit: dict[str, Any] = {"engine": {"image": "a:2"}, "rollout": {"paused": True}}
+    world.edit(resource(autoscaling=before, **edit)["spec"])
+    world.settle()
+    assert told(world) == ("Unknown", "ScaledToZero")
+    assert "of the revision that served before" in world.condition("Ready")["message"]
+    world.load = ServiceLoad(service="team/llama", held=1, wanted_age_s=0.0)
+    for _ in range(6):
+        world.execute(world.plan())
+        world.step()
+        world.now += 5
+    (engine,) = world.engines()
+    assert engine["spec"]["containers"][0]["image"] != "a:2"
+    assert told(world, "Rollout") == ("False", "Paused")
 
 
 def test_a_sleeping_service_of_the_version_before_is_ready_as_it_was() -> None:

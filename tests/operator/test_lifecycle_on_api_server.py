@@ -76,6 +76,18 @@ def test_a_revision_that_fits_nowhere_costs_no_engine(defined: Kubernetes, names
     assert found.resource["status"]["routable"] == 1
 
 
+def test_a_resource_that_is_paused_from_the_start_gets_an_engine_and_no_other(
+    defined: Kubernetes, namespace: str
+) -> None:
+    paused: dict[str, Any] = {"replicas": 1, "rollout": {"paused": True}}
+    reconciler = settled(defined, namespace, **paused, engine={"image": "a:1"})
+    found = defined.kubectl.get("deployment", "llama-engine", namespace=namespace)
+    assert found["spec"]["paused"] is True
+    defined.kubectl.apply(resource(**paused, engine={"image": "a:2"}), namespace=namespace)
+    reconciler.until(lambda o: reason(o, "Rollout") == "Paused")
+    assert images(defined, namespace) == {"a:1"}
+
+
 def test_a_broken_image_is_said_and_mended(defined: Kubernetes, namespace: str) -> None:
     reconciler = settled(defined, namespace, replicas=1)
     bad = {"podAnnotations": {"fake.octavo.dev/behaviour": "image-missing"}}

@@ -145,6 +145,24 @@ def test_readiness_is_what_the_status_says() -> None:
 @pytest.mark.parametrize(
     ("status", "reason", "told"),
     [
+        ("True", "Routable", True),
+        ("False", "NotRoutable", False),
+        ("False", "Loading", None),
+        ("False", "NoEngines", None),
+    ],
+)
+def test_gateways_reach_or_miss_engines_that_have_loaded_only(
+    status: str, reason: str, told: bool | None
+) -> None:
+    mirror = Mirror()
+    routable = {"type": "Routable", "status": status, "reason": reason}
+    mirror.see(INFERENCE_SERVICE, thing("a", 5, status={"conditions": [routable]}))
+    assert dict(mirror.reach()).get(Key("shop", "a")) is told
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "told"),
+    [
         ("False", "Stopped", None),
         ("Unknown", "ScaledToZero", None),
         ("True", "ScaledToZero", True),

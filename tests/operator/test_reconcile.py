@@ -11,7 +11,7 @@ from tests.operator.building import defaulted, from_hub, resource
 from tests.operator.specs import DATA, specs
 from tests.operator.world import START, World, at
 
-from octavo.operator import names, pods, schema
+from octavo.operator import names, pods, rollout, schema
 from octavo.operator.kinds import JOB, SERVICE, VOLUME_CLAIM, Manifest
 from octavo.operator.observed import Refusal
 from octavo.operator.plan import Apply, Plan
@@ -34,7 +34,7 @@ def wanted_state(world: World) -> object:
         if key[0] == "Job"
         else {
             "labels": child["metadata"]["labels"],
-            "annotations": child["metadata"]["annotations"],
+            "annotations": child["metadata"]["annotations"] | {rollout.REVISION: None},
             "content": _without_size(child),
         }
         for key, child in world.children.items()

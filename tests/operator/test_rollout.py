@@ -220,6 +220,30 @@ def test_a_paused_rollout_waits_and_says_so() -> None:
     assert world.condition("Ready")["status"] == "True"
 
 
+def test_a_resource_that_is_paused_from_the_start_gets_its_engines_and_no_others() -> None:
+    paused: dict[str, Any] = {"replicas": 2, "rollout": {"paused": True}}
+    world = World(resource(**paused))
+    world.settle()
+    first = {p["metadata"]["uid"] for p in world.engines()}
+    assert len(first) == 2
+    assert world.condition("Ready")["status"] == "True"
+    assert world.deployment["spec"]["paused"] is True
+    world.edit(resource(**paused, engine={"image": "a:2"})["spec"])
+    world.settle()
+    assert {p["metadata"]["uid"] for p in world.engines()} == first
+    assert world.condition("Rollout")["reason"] == "Paused"
+
+
+def test_a_paused_deployment_that_was_deleted_is_made_with_engines() -> None:
+    world = World(resource(replicas=1, rollout={"paused": True}))
+    world.settle()
+    del world.children["Deployment", "llama-engine"]
+    world.pods.clear()
+    world.settle()
+    assert world.condition("Ready")["status"] == "True"
+    assert len(world.engines()) == 1
+
+
 def test_loading_another_model_counts_as_no_lack_of_room() -> None:
     world = World(resource(replicas=1, **from_hub()), room=1)
     world.settle()

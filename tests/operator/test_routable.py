@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,14 @@ def test_a_gate_stays_closed_as_long_as_one_gateway_cannot(told: Gateways) -> No
     assert routable.waits_for(LOADED, told)
 
 
+def test_engines_are_reached_while_one_gateway_can_send_requests_to_one() -> None:
+    lost = replace(gateways(seen(routable=False, state="lost"), None), unreached_s=7.0)
+    assert routable.unreached_s([OPEN], lost) == 7.0
+    assert routable.unreached_s([OPEN, pod("b")], gateways(seen(), None)) is None
+    assert routable.unreached_s([pod("b")], replace(gateways(seen()), unreached_s=7.0)) == 7.0
+    assert routable.unreached_s([OPEN], None) is None, "nobody could tell"
+
+
 def test_without_a_gateway_it_is_enough_that_the_model_is_loaded() -> None:
     assert change(LOADED, None) == ("True", "NoGateway")
     assert change(pod("a"), None) is None
@@ -82,5 +91,6 @@ def test_pods_that_go_are_left_alone() -> None:
 def test_what_a_gate_waits_for_is_told_in_a_gateway_s_words() -> None:
     told = gateways(seen(), seen(routable=False, state="warming", detail="probe runs"))
     assert routable.waits_for(LOADED, told) == "probe runs"
-    assert routable.waits_for(LOADED, gateways(silent=2)) == "no gateway is ready"
+    assert routable.waits_for(LOADED, gateways(silent=2)) == "2 gateways do not answer"
+    assert routable.waits_for(LOADED, gateways()) == "no gateway is ready"
     assert routable.waits_for(LOADED, gateways(seen(), silent=2)) == "2 gateways do not answer"

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.operator.building import INSTALLATION, NAMESPACE
+from tests.operator.replica_sets import ReplicaSets
 
-from octavo.operator import names, pods
+from octavo.operator import names, pods, rollout
 from octavo.operator.kinds import DEPLOYMENT, JOB, Kind, Manifest
 from octavo.operator.observed import (
     EngineSeen,
@@ -25,6 +26,7 @@ from octavo.operator.observed import (
     Observed,
     Reference,
     ServiceLoad,
+    annotation,
     is_controlled_by,
 )
 from octavo.operator.plan import Apply, Delete, Event, Plan, Scale, Write
@@ -55,6 +57,7 @@ class World:
     load: ServiceLoad | None = None
     children: dict[tuple[str, str], Manifest] = field(default_factory=dict)
     pods: dict[str, Manifest] = field(default_factory=dict)
+    replica_sets: ReplicaSets = field(default_factory=ReplicaSets)
     events: list[Event] = field(default_factory=list)
     num_writes: int = 0
 
@@ -181,6 +184,8 @@ class World:
                     new["metadata"][kept] = found["metadata"][kept]
             if "status" in found:
                 new["status"] = found["status"]
+            if revision := annotation(found, rollout.REVISION):
+                new["metadata"]["annotations"][rollout.REVISION] = revision
         else:
             new["metadata"]["uid"] = f"uid-{next(self._ids)}"
             new["metadata"]["creationTimestamp"] = to_text(self.now)
@@ -237,10 +242,14 @@ class World:
         new = [pod for pod in live if pods.template_of(pod) == template]
         old = [pod for pod in live if pods.template_of(pod) != template]
         deployment["status"] |= {"replicas": len(live), "updatedReplicas": len(new)}
-        if spec.get("paused") and old:
+        scaled = self.replica_sets.scaled(deployment, live)
+        if scaled is None:
             return
+        meta["annotations"][rollout.REVISION] = str(self.replica_sets.number(deployment))
+        if spec.get("paused"):
+            new, old = [p for p in live if pods.template_of(p) == pods.template_of(scaled)], []
         while len(new) < wanted and len(new) + len(old) < wanted + rolling["maxSurge"]:
-            new.append(self._start(deployment))
+            new.append(self._start(meta["name"], scaled))
         for pod in new[wanted:]:
             self._end(pod)
         available = sum(pods.has(pod, "Ready") for pod in [*new, *old])
@@ -250,11 +259,11 @@ class World:
                 self._end(pod)
                 available -= is_up
 
-    def _start(self, deployment: Manifest) -> Manifest:
-        template = copy.deepcopy(deployment["spec"]["template"])
+    def _start(self, owner: str, made_from: Manifest) -> Manifest:
+        template = copy.deepcopy(made_from)
         number = next(self._ids)
         meta = template["metadata"] | {
-            "name": f"{deployment['metadata']['name']}-{number}",
+            "name": f"{owner}-{number}",
             "namespace": NAMESPACE,
             "uid": f"pod-{number}",
             "creationTimestamp": to_text(self.now),

@@ -20,6 +20,8 @@ EXACT: Final = "Exact"
 """Of services of whose engines a gateway knows how they compute."""
 READY: Final = "Ready"
 
+NOT_ROUTABLE: Final = "NotRoutable"
+"""Reason of Routable where engines have loaded, and no gateway sends them requests."""
 STOPPED: Final = "Stopped"
 SCALED_TO_ZERO: Final = "ScaledToZero"
 AT_REST: Final = (STOPPED, SCALED_TO_ZERO)

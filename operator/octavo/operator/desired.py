@@ -42,6 +42,8 @@ class Circumstances:
     strategy: Strategy
     replicas: int | None
     """None leaves the number to others."""
+    is_paused: bool = False
+    """Whether engines are not replaced for now."""
     kept: tuple[str, ...] = ()
     """Folders of the model's volume that its loader must not remove; none: it removes none."""
     claim: str = ""
@@ -56,7 +58,9 @@ def children(service: InferenceService, given: Circumstances) -> list[Manifest]:
         desired_network.engine_policy(service, given.installation),
         desired_network.service(service),
         desired_network.disruption_budget(service),
-        desired_engine.deployment(service, template, given.strategy, given.replicas),
+        desired_engine.deployment(
+            service, template, given.strategy, given.replicas, is_paused=given.is_paused
+        ),
     ]
     volume = service.spec.cache.volume
     if service.spec.model.source.is_loaded and volume:

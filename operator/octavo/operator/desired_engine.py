@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from octavo.operator import engine_cache, engine_tls, names, options
+from octavo.operator import engine_cache, engine_tls, gpus, names, options
 from octavo.operator.fingerprint import fingerprint
 from octavo.operator.kinds import DEPLOYMENT, Manifest, object_of
 from octavo.operator.pod_parts import (
@@ -109,7 +109,12 @@ def pod_template(
 
 
 def deployment(
-    service: InferenceService, template: Manifest, strategy: Strategy, replicas: int | None
+    service: InferenceService,
+    template: Manifest,
+    strategy: Strategy,
+    replicas: int | None,
+    *,
+    is_paused: bool = False,
 ) -> Manifest:
     """Returns the Deployment, without metadata that all children have.
 
@@ -118,6 +123,7 @@ def deployment(
         template: of the pods.
         strategy: how they are replaced.
         replicas: None leaves the number to others.
+        is_paused: whether they are not replaced for now.
     """
     spec: Manifest = {
         "selector": {"matchLabels": names.selector(service.name)},
@@ -132,7 +138,7 @@ def deployment(
         },
         "template": template,
     }
-    if service.spec.rollout.paused:
+    if is_paused:
         spec["paused"] = True
     if replicas is not None:
         spec["replicas"] = replicas
@@ -224,16 +230,6 @@ def _probes() -> Manifest:
 def _resources(engine: Engine) -> Manifest:
     resources: Manifest = {part: amounts for part, amounts in engine.resources.items() if amounts}
     limits = resources.get("limits", {})
-    if engine.device == "cuda" and not any(map(_is_gpu, limits)):
+    if engine.device == "cuda" and not any(map(gpus.is_gpu, limits)):
         resources["limits"] = limits | {"nvidia.com/gpu": 1}
     return resources
-
-
-def _is_gpu(resource: str) -> bool:
-    """Tells whether a resource is a GPU or a share of one, whatever the cluster calls it.
-
-    Network adapters have a "/" as well, and NVIDIA makes some.
-    """
-    vendor, slash, name = resource.partition("/")
-    is_adapter = name.startswith(("hostdev", "rdma", "sriov", "mlnx"))
-    return bool(slash) and ("gpu" in resource or (vendor == "nvidia.com" and not is_adapter))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from octavo.operator import quantity
+from octavo.operator import gpus
 from octavo.operator.desired_engine import Strategy
 from octavo.operator.kinds import Manifest
 from octavo.operator.pods import template_of
@@ -45,12 +45,8 @@ def preview(
 
 
 def _gpus(template: Manifest) -> int:
-    total = 0
-    for container in template["spec"]["containers"]:
-        limits = (container.get("resources") or {}).get("limits") or {}
-        counts = [quantity.parse(v) for k, v in limits.items() if k.endswith("/gpu")]
-        total += sum(math.ceil(count) for count in counts if count is not None)
-    return total
+    given = [c.get("resources") or {} for c in template["spec"]["containers"]]
+    return sum(gpus.count(resources.get("limits") or {}) for resources in given)
 
 
 def _count(value: int | str, replicas: int) -> int:

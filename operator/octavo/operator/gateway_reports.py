@@ -81,6 +81,10 @@ class GatewayReports:
         self._discovered_at = float("-inf")
         self._discovery: asyncio.Task[None] | None = None
         self._members: frozenset[tuple[str, bool]] = frozenset()
+        self._polled_at = self._blind_at = now()
+        """The latter: when it was last not known what all gateways say."""
+        self._reached_at: dict[str, float] = {}
+        """When a Ready gateway could last send requests to a service's engines, if since then."""
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -105,7 +109,10 @@ class GatewayReports:
             if gateway.report is not None and self._is_fresh(gateway):
                 told[gateway.is_ready].append(gateway.about(service))
         return Gateways(
-            reports=tuple(told[True]), leaving=tuple(told[False]), silent=self.count(fresh=False)
+            reports=tuple(told[True]),
+            leaving=tuple(told[False]),
+            silent=self.count(fresh=False),
+            unreached_s=self._polled_at - self._reached_at.get(str(service), self._blind_at),
         )
 
     def busy(self) -> set[Key]:
@@ -122,6 +129,7 @@ class GatewayReports:
         await self._look()
         asked = [g for g in self._gateways.values() if self._is_worth_asking(g)]
         found = await asyncio.gather(*map(self._ask, asked))
+        self._note_reached()
         members = frozenset((g.address, self._is_fresh(g)) for g in self._ready())
         if members != self._members:
             self._members = members
@@ -183,6 +191,17 @@ class GatewayReports:
             for name in before.keys() | gateway.parts.keys()
             if _essence(before.get(name)) != _essence(gateway.parts.get(name))
         }
+
+    def _note_reached(self) -> None:
+        """Keeps for each service when its engines were reached; called with each poll."""
+        now, before = self._now(), self._polled_at
+        self._polled_at = now
+        if not self.are_known or self.count(fresh=False) or now - before >= FRESH_S:
+            self._blind_at = now
+            self._reached_at.clear()
+        reports = [g.report for g in self._ready() if g.report is not None and self._is_fresh(g)]
+        engines = [engine for report in reports for engine in report.engines]
+        self._reached_at |= {engine.service: now for engine in engines if engine.routable}
 
     def _ready(self) -> list[_Gateway]:
         return [gateway for gateway in self._gateways.values() if gateway.is_ready]

@@ -21,6 +21,7 @@ from octavo.operator import (
     shared_volume,
 )
 from octavo.operator.conditions import (
+    NOT_ROUTABLE,
     READY,
     ROLLOUT,
     ROUTABLE,
@@ -39,20 +40,21 @@ from octavo.operator.situation import Situation
 
 def judge(situation: Situation) -> list[Condition]:
     """Returns all conditions, Ready first."""
-    rollout, named = _rollout(situation), naming.judge(situation.observed)
+    rollout, reach = _rollout(situation), _routable(situation)
+    named = naming.judge(situation.observed)
     return [
-        _ready(situation, rollout),
+        _ready(situation, rollout, reach),
         situation.model,
         _scheduled(situation),
         rollout,
-        _routable(situation),
+        reach,
         *([named] if named else []),
         *arithmetic.judge(situation),
         *certificate.judge(situation.service, situation.observed, situation.now),
     ]
 
 
-def _ready(situation: Situation, rollout: Condition) -> Condition:
+def _ready(situation: Situation, rollout: Condition, reach: Condition) -> Condition:
     in_the_way = next(_obstacles(situation), None)
     if in_the_way is not None:
         return in_the_way
@@ -60,6 +62,8 @@ def _ready(situation: Situation, rollout: Condition) -> Condition:
     if counts.desired == 0 and situation.is_rolled_out:
         return _at_zero(situation)
     if situation.is_rolled_out and counts.updated_routable >= situation.replicas.needed:
+        if not situation.are_routable:
+            return _like(reach)
         return _ready_as("True", "Serving", _how_many_route(situation))
     if DEPLOYMENT in situation.revision.waiting and situation.model.status != "True":
         return _like(situation.model)
@@ -104,19 +108,26 @@ def _at_zero(situation: Situation) -> Condition:
         return _ready_as("False", STOPPED, "there are to be no engines: nobody serves")
     if _has_served(situation):
         return _ready_as("True", SCALED_TO_ZERO, "idle: the next request starts an engine")
-    message = "idle: the next request starts an engine, the first of this revision"
+    which = "the first of this revision"
+    if situation.service.spec.rollout.paused and _served(situation):
+        which = "of the revision that served before, as long as spec.rollout.paused is set"
+    message = f"idle: the next request starts an engine, {which}"
     return _ready_as("Unknown", SCALED_TO_ZERO, message)
 
 
 def _has_served(situation: Situation) -> bool:
     """Tells whether engines of the present revision have been ready."""
-    resource = situation.observed.resource
-    if served := (resource.get("status") or {}).get("servedRevision"):
-        return bool(served == situation.revision.template)
+    if served := _served(situation):
+        return served == situation.revision.template
     # A status of the version before, which told only of which generation it was.
-    before = pods.condition(resource, READY)
+    before = pods.condition(situation.observed.resource, READY)
     is_same = before.get("observedGeneration") == situation.service.generation
     return before.get("status") == "True" and is_same
+
+
+def _served(situation: Situation) -> str:
+    """Returns the hash of the revision that was ready last; empty when none is known."""
+    return str((situation.observed.resource.get("status") or {}).get("servedRevision") or "")
 
 
 def _rollout(situation: Situation) -> Condition:
@@ -157,7 +168,7 @@ def _scheduled(situation: Situation) -> Condition:
 
 
 def _routable(situation: Situation) -> Condition:
-    if situation.counts.routable:
+    if situation.are_routable:
         return condition(ROUTABLE, "True", "Routable", _how_many_route(situation))
     if not situation.live:
         return condition(ROUTABLE, "False", "NoEngines", "there are no engines")
@@ -167,7 +178,10 @@ def _routable(situation: Situation) -> Condition:
     if (lost := failures.of_pod(loaded[0], situation.now)) is not None:
         return of_failure(ROUTABLE, lost)
     why = routable.waits_for(loaded[0], situation.observed.gateways)
-    return condition(ROUTABLE, "False", "NotRoutable", why)
+    if situation.counts.routable:  # the gate is open, so this is no beginning
+        message = f"no gateway can send requests to an engine: {why}"
+        return condition(ROUTABLE, "False", NOT_ROUTABLE, message, is_failure=True)
+    return condition(ROUTABLE, "False", NOT_ROUTABLE, why)
 
 
 def _refused_pods(situation: Situation) -> str | None:

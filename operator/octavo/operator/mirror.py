@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from octavo.operator import names, pods
 from octavo.operator.cluster import Key, Listing, key_of
-from octavo.operator.conditions import AT_REST, READY
+from octavo.operator.conditions import AT_REST, NOT_ROUTABLE, READY, ROUTABLE
 from octavo.operator.kinds import (
     CHILD_KINDS,
     DEPLOYMENT,
@@ -68,6 +68,13 @@ class Mirror:
             is_ready = pods.has(manifest, READY)
             if is_ready or pods.condition(manifest, READY).get("reason") not in AT_REST:
                 yield key, is_ready
+
+    def reach(self) -> Iterable[tuple[Key, bool]]:
+        """Yields each InferenceService with loaded engines, and whether gateways reach one."""
+        for key, manifest in self._objects[INFERENCE_SERVICE].items():
+            is_reached = pods.has(manifest, ROUTABLE)
+            if is_reached or pods.condition(manifest, ROUTABLE).get("reason") == NOT_ROUTABLE:
+                yield key, is_reached
 
     def see(self, kind: Kind, manifest: Manifest) -> Key | None:
         """Takes in an object as it is or was; returns its service if that is news."""

@@ -149,6 +149,9 @@ class Gateways:
     nothing depends on which engines it sees, but those that it has need their engines."""
     silent: int = 0
     """Ready gateways without a fresh report."""
+    unreached_s: float = 0.0
+    """For how long it is known that no Ready gateway could send requests to an engine of the
+    service. While one is silent that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,6 +124,13 @@ def _observe(parts: _Parts) -> None:
         ("namespace", "name"),
         lambda: {(key.namespace, key.name): ready for key, ready in controller.mirror.readiness()},
     )
+    metrics.observe_by(
+        "service_routable",
+        "1 while a gateway reaches an engine of the InferenceService, 0 while none does and some "
+        "have loaded.",
+        ("namespace", "name"),
+        lambda: {(key.namespace, key.name): reach for key, reach in controller.mirror.reach()},
+    )
     if parts.config.namespaces:
         metrics.observe_by(
             "namespace_open",

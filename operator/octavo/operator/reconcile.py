@@ -110,6 +110,8 @@ def _plan(situation: Situation, gates: list[PatchPodCondition], times: list[floa
     wanted = status.status_of(situation, judged)
     if judged[0].status != "True":
         times = [*times, UNSETTLED_S]
+    elif situation.counts.routable and (rest_s := situation.told_unreached_in_s):
+        times = [*times, rest_s]
     plan = Plan(writes=(*gates, *_writes(situation)), requeue_s=min(times, default=None))
     return _with_status(plan, situation.observed, wanted, judged)
 
@@ -147,6 +149,7 @@ def _circumstances(
         kept=kept_models.kept(service, observed, model),
         claim=str(metadata(claim or {}).get("uid", "")),
         replicas=number.applied,
+        is_paused=rollout.is_paused(service.spec.rollout, _deployment(service, observed)),
     )
 
 

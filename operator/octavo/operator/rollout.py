@@ -15,10 +15,14 @@ from typing import Final
 from octavo.operator import pods, quantity
 from octavo.operator.desired_engine import Strategy
 from octavo.operator.kinds import Manifest
+from octavo.operator.observed import annotation
 from octavo.operator.spec import Rollout
 from octavo.operator.timestamps import age_s
 
 ONE_BY_ONE: Final = Strategy(max_surge=0, max_unavailable=1)
+
+REVISION: Final = "deployment.kubernetes.io/revision"
+"""Annotation that Kubernetes gives to a Deployment with its first ReplicaSet."""
 
 _PLACEMENT: Final = ("affinity", "topologySpreadConstraints")
 
@@ -72,6 +76,19 @@ def decide(
     if rest_s > 0:
         return Decision(strategy=usual, look_again_s=rest_s)
     return Decision(strategy=ONE_BY_ONE, is_short_of_room=True)
+
+
+def is_paused(wanted: Rollout, present: Manifest | None) -> bool:
+    """Tells whether the Deployment is to be paused: not before there is something to go on with.
+
+    Kubernetes makes no ReplicaSet for one that is paused, so that without its first there would
+    never be an engine.
+
+    Args:
+        wanted: what the user wants.
+        present: the Deployment.
+    """
+    return wanted.paused and present is not None and annotation(present, REVISION) != ""
 
 
 def _strategy_of(deployment: Manifest) -> Strategy:

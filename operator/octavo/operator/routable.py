@@ -2,18 +2,24 @@
 
 A gate opens when every gateway has sent a probe request through, or, where there is no gateway,
 when the engine says that its model is loaded. It stays open while the pod lives: that a gateway
-restarts is no fault of an engine. Only an engine that a gateway saw fail is shut out.
+restarts is no fault of an engine. Only an engine that a gateway saw fail is shut out. That no
+gateway reaches any engine of a service is told, and no more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from octavo.operator import names, pods
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import EngineSeen, Gateways, metadata
 from octavo.operator.plan import PatchPodCondition
 from octavo.operator.timestamps import to_text
+
+UNREACHED_S: Final = 30.0
+"""For how long gateways may reach no engine before that is told: longer than they take to be
+replaced, or to connect again."""
 
 
 def gates(
@@ -49,12 +55,25 @@ def waits_for(pod: Manifest, gateways: Gateways | None) -> str:
     """Returns why a gate is not open, for people."""
     if gateways is None:
         return "its model is not loaded yet"
-    if not gateways.reports:
-        return "no gateway is ready"
     if gateways.silent:
         return f"{gateways.silent} gateways do not answer"
+    if not gateways.reports:
+        return "no gateway is ready"
     details = [seen.detail or seen.state for seen in _seen(pod, gateways) if not seen.routable]
     return details[0] if details else "not every gateway has found it yet"
+
+
+def unreached_s(engines: Iterable[Manifest], gateways: Gateways | None) -> float | None:
+    """Returns for how long no gateway has reached any of these engines; None: one does.
+
+    Args:
+        engines: the live pods of one service.
+        gateways: None when there is none, and nobody to ask.
+    """
+    if gateways is None:
+        return None
+    is_reached = any(seen.routable for pod in engines for seen in _seen(pod, gateways))
+    return None if is_reached else gateways.unreached_s
 
 
 def _change(pod: Manifest, gateways: Gateways | None) -> tuple[str, str, str] | None:

@@ -225,7 +225,7 @@ def _rollout() -> Manifest:
                 most=604800,
                 default=30,
             ),
-            "paused": switch("Whether changes wait.", default=False),
+            "paused": switch("Whether changes wait, of engines that there are.", default=False),
         },
         rules=[
             rule(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.operator import pods
-from octavo.operator.conditions import Condition
+from octavo.operator import pods, routable
+from octavo.operator.conditions import NOT_ROUTABLE, ROUTABLE, Condition
 from octavo.operator.counts import Counts
 from octavo.operator.kinds import Manifest
 from octavo.operator.observed import Observed
@@ -38,6 +38,24 @@ class Situation:
     def live(self) -> list[Manifest]:
         """The engines that are there to stay."""
         return [pod for pod in self.engines if pods.is_live(pod)]
+
+    @property
+    def told_unreached_in_s(self) -> float | None:
+        """After what time it is to be told that no gateway reaches an engine, zero: now.
+
+        None while one does. What has been told stays so until one does, whatever else is not known:
+        gateways that are silent, or not yet heard of by an operator that has just begun.
+        """
+        since_s = routable.unreached_s(self.live, self.observed.gateways)
+        if since_s is None:
+            return None
+        is_told = pods.condition(self.observed.resource, ROUTABLE).get("reason") == NOT_ROUTABLE
+        return 0.0 if is_told else max(0.0, routable.UNREACHED_S - since_s)
+
+    @property
+    def are_routable(self) -> bool:
+        """Whether some engine gets requests, as far as is known."""
+        return self.counts.routable > 0 and self.told_unreached_in_s != 0.0
 
     @property
     def is_deployed(self) -> bool:

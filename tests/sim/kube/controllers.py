@@ -1,7 +1,7 @@
 """Kubernetes' own controllers and one node, small: Deployments, Jobs, garbage, pods that load.
 
 They work in turns on the model itself, with none of the operators' troubles, as long as the API
-server is there. A Deployment owns its pods without a ReplicaSet between.
+server is there. A Deployment owns its pods without a ReplicaSet between, and keeps its templates.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests.operator.replica_sets import ReplicaSets
 from tests.sim.kube.api_model import ApiModel
 
-from octavo.operator import names, pods
+from octavo.operator import names, pods, rollout
 from octavo.operator.cluster import Key, key_of
 from octavo.operator.kinds import DEPLOYMENT, JOB, POD, VOLUME_CLAIM, Manifest
+from octavo.operator.observed import annotation
 from octavo.operator.timestamps import age_s, from_text, to_text
 
 MANAGER = "kubernetes"
@@ -43,6 +45,7 @@ class Controllers:
         self._model, self._wall = model, wall
         self._load_s, self._going_s = load_s, going_s
         self._numbers = itertools.count(1)
+        self._replica_sets = ReplicaSets()
 
     def turn(self) -> None:
         """Lets each do what there is to do."""
@@ -69,7 +72,7 @@ class Controllers:
         if any(pod["status"].get("phase") == "Succeeded" for pod in mine):
             self._say(JOB, job, {"conditions": [{"type": "Complete", "status": "True"}]})
         elif not any(pods.is_live(pod) for pod in mine):
-            self._start(job, {JOB_LABEL: job["metadata"]["name"]})
+            self._start(job, job["spec"]["template"], {JOB_LABEL: job["metadata"]["name"]})
 
     def _release(self, claim: Manifest) -> None:
         """Lets a claim go that no pod on the node uses any more."""
@@ -97,8 +100,14 @@ class Controllers:
             "updatedReplicas": len(new), "readyReplicas": ready, "availableReplicas": ready,
         }  # fmt: skip
         self._say(DEPLOYMENT, deployment, status)
+        scaled = self._replica_sets.scaled(deployment, live)
+        if scaled is None:
+            return
+        self._tell_revision(deployment)
+        if spec.get("paused"):
+            new, old = [p for p in live if pods.template_of(p) == pods.template_of(scaled)], []
         while len(new) < wanted and len(new) + len(old) < wanted + rolling["maxSurge"]:
-            new.append(self._start(deployment, {}))
+            new.append(self._start(deployment, scaled, {}))
         for pod in sorted(new, key=lambda p: not pods.has(p, "Ready"))[wanted:]:
             self._end(pod)
         for pod in sorted(old, key=lambda p: pods.has(p, "Ready")):
@@ -107,8 +116,14 @@ class Controllers:
                 self._end(pod)
                 ready -= is_up
 
-    def _start(self, owner: Manifest, labels: dict[str, str]) -> Manifest:
-        meta, template = owner["metadata"], copy.deepcopy(owner["spec"]["template"])
+    def _tell_revision(self, deployment: Manifest) -> None:
+        number = str(self._replica_sets.number(deployment))
+        if annotation(deployment, rollout.REVISION) != number:
+            change = {"metadata": {"annotations": {rollout.REVISION: number}}}
+            self._model.patch(DEPLOYMENT, key_of(deployment), change, manager=MANAGER)
+
+    def _start(self, owner: Manifest, made_from: Manifest, labels: dict[str, str]) -> Manifest:
+        meta, template = owner["metadata"], copy.deepcopy(made_from)
         reference = {
             "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"],
             "uid": meta["uid"], "controller": True,

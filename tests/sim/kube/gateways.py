@@ -30,6 +30,8 @@ class Gateways:
         self.silent: set[str] = set()
         self.failed: set[str] = set()
         """UIDs of the engines that they saw fail."""
+        self.are_cut_off = False
+        """Whether they have lost all engines, which serve on."""
         self.demand: dict[str, int] = {}
         """Requests by service."""
         self._model, self._now = model, now
@@ -71,6 +73,7 @@ class Gateways:
     def heal(self) -> None:
         self.silent.clear()
         self.failed.clear()
+        self.are_cut_off = False
         self._draining.clear()
         self.publish()
 
@@ -107,6 +110,8 @@ class Gateways:
         state = "draining" if pods.is_going(pod) else "ready"
         if meta["uid"] in self.failed:
             state = "failed"
+        elif self.are_cut_off:
+            state = "lost"
         return {
             "uid": meta["uid"], "pod": meta["name"], "state": state, "routable": state == "ready",
             "service": f"{meta['namespace']}/{meta['labels'][names.SERVICE_LABEL]}",

@@ -195,10 +195,11 @@ def test_the_operator_s_objects_are_kept_as_by_a_real_server(real: Real) -> None
         image="engine:1",
         strategy=Strategy(max_surge=1, max_unavailable=0),
         replicas=0,
+        is_paused=True,
     )
     limits = {"limits": {"memory": "2048Mi", "cpu": "1500m"}, "requests": {"cpu": 1}}
     engine = {"resources": limits, "env": [{"name": "A", "value": ""}], "nodeSelector": {"a": "b"}}
-    wanted = service(**from_hub(), engine=engine, rollout={"paused": True})
+    wanted = service(**from_hub(), engine=engine)
     for child in children(wanted, circumstances):
         kind = kind_of(child)
         child = child | {"metadata": child["metadata"] | {"namespace": real.namespace}}

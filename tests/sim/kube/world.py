@@ -191,6 +191,8 @@ class World:
         elif kind in ("gateway_silent", "end_gateway_silent"):
             silent = self.gateways.silent
             (silent.add if kind == "gateway_silent" else silent.discard)(act.target)
+        elif kind in ("gateways_cut_off", "end_gateways_cut_off"):
+            self.gateways.are_cut_off = kind == "gateways_cut_off"
         elif kind == "gateway_new":
             self.gateways.renew(act.target)
         elif kind in ("api_away", "end_api_away"):
