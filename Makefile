@@ -75,4 +75,4 @@ cluster-down: setup  ## end it, and what a killed one left
 	@$(BIN)/python -m tests.cluster down --size $(SIZE)
 
 clean:  ## remove .venv, stubs and caches
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist && find proto -name '*_pb2*' -delete && find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf .venv .ruff_cache .pytest_cache .hypothesis build dist && find proto -name '*_pb2*' -delete && find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -32,9 +32,13 @@ class Kubernetes:
     def namespace(self) -> Iterator[str]:
         """Gives a new namespace in which pods can be made; its deletion is not waited for."""
         name = f"test-{uuid.uuid4().hex[:10]}"
-        self.kubectl("create", "namespace", name)
+        # Pods need the account, which Kubernetes would make a moment later.
+        account = {"name": "default", "namespace": name}
+        self.kubectl.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}},
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        )
         try:
-            self.kubectl.until(lambda _: True, "serviceaccount", "default", namespace=name)
             yield name
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")

@@ -13,6 +13,8 @@ from tests.e2e.load import Questions
 from tests.e2e.release import TRACES, VALUES, Platform, bring_images, example
 from tests.e2e.service import Service
 
+from octavo.runtime import failpoint
+
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 SECRET = "hub"
 PINNED = "The binder sews the gatherings in order, glues the spine and lets the book rest. " * 2
@@ -72,12 +74,16 @@ def questions(platform: Platform, service: Service) -> Questions:
 def small(name: str, **cache: Object) -> Object:
     """Returns the resource of an example, for a node with two cores, with more of its cache."""
     wanted = example(name)
-    # Streams are open as long as something happens, not the other way round: slow ones do, too.
     wanted["spec"]["engine"]["options"]["threads"] = 1
     wanted["spec"]["engine"]["resources"] = {"requests": {"cpu": "100m", "memory": "1Gi"}}
     pins = [{"text": PINNED}]
     wanted["spec"]["cache"] = {"host": "64Mi", "pinnedPrefixes": pins} | cache
     token = {"secretKeyRef": {"name": SECRET, "key": "token"}}
     variables: list[Object] = [{"name": k, "value": v} for k, v in TRACES.items()]
-    wanted["spec"]["engine"]["env"] = [*variables, {"name": "HF_TOKEN", "valueFrom": token}]
+    wanted["spec"]["engine"]["env"] = [
+        *variables,
+        {"name": "HF_TOKEN", "valueFrom": token},
+        # Streams have to be open while something happens, and leave the cores to that.
+        {"name": failpoint.VARIABLE, "value": "engine.step=sleep(0.05)"},
+    ]
     return wanted

@@ -14,13 +14,18 @@ import pytest
 from tests.bounds import EVENTUALLY_S
 from tests.serving import Serving
 
+from octavo.runtime import failpoint
+
 MODEL = "smollm2"
 PREFIX = "The binder sews the gatherings in order, and each page has its number. " * 20
 
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    running = Serving(tmp_path_factory.mktemp("logs"), "--replicas", "2")
+    with pytest.MonkeyPatch.context() as patch:
+        # Streams have to be open while something happens, and leave the cores to others.
+        patch.setenv(failpoint.VARIABLE, "engine.step=sleep(0.02)")
+        running = Serving(tmp_path_factory.mktemp("logs"), "--replicas", "2")
     with httpx.Client(base_url=running.url) as client:
         wait_for_engines(client, 2)
     yield running
@@ -95,7 +100,7 @@ def test_an_engine_that_is_killed_under_load_costs_nobody_a_token(serving: Servi
     async def one(client: httpx.AsyncClient, i: int) -> tuple[str, str, list[int]]:
         body = {
             "model": MODEL, "prompt": f"Request {i}: " + PREFIX[: 40 * (i % 7)], "stream": True,
-            "max_tokens": 100, "ignore_eos": True, "return_token_ids": True,
+            "max_tokens": 80, "ignore_eos": True, "return_token_ids": True,
             "temperature": 0.8 * (i % 2), "seed": i,
         }  # fmt: skip
         text, ids = "", list[int]()
@@ -111,8 +116,8 @@ def test_an_engine_that_is_killed_under_load_costs_nobody_a_token(serving: Servi
 
     async def check() -> None:
         async with httpx.AsyncClient(base_url=serving.url, timeout=100) as client:
-            undisturbed = await asyncio.gather(*(one(client, i) for i in range(16)))
-            tasks = [asyncio.create_task(one(client, i)) for i in range(16)]
+            undisturbed = await asyncio.gather(*(one(client, i) for i in range(8)))
+            tasks = [asyncio.create_task(one(client, i)) for i in range(8)]
             await asyncio.sleep(1.0)
             os.kill(serving.pids("octavo.engine")[0], signal.SIGKILL)
             answers = await asyncio.gather(*tasks)
