@@ -22,11 +22,11 @@ from tests.gateway.script import Script
 
 def test_what_is_beyond_the_places_is_sent_away_with_a_time(tmp_path: Path) -> None:
     async def scenario() -> None:
-        engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=20)).start()
+        engine = await FakeEngine(script=lambda _: Script(delay_s=0.05, tokens=40)).start()
         async with Deployment(
             tmp_path, through=[engine.address], gateway_flags=["--max-requests", "10"]
         ) as d:
-            answers = await d.ask_all([b | {"n": 1} for b in bodies(30, 20)])
+            answers = await d.ask_all([b | {"n": 1} for b in bodies(30, 40)])
             served = [a for a in answers if a.ok]
             refused = [a for a in answers if not a.ok]
             assert len(served) == 10
@@ -34,8 +34,9 @@ def test_what_is_beyond_the_places_is_sent_away_with_a_time(tmp_path: Path) -> N
             assert all(1 <= int(a.headers["Retry-After"]) <= 60 for a in refused)
             assert engine.requests
             assert len(engine.requests) == 10, "what is refused is never executed"
-            busy = [asyncio.create_task(d.ask(b | {"n": 1})) for b in bodies(9, 20)]
-            await asyncio.sleep(0.3)
+            busy = [asyncio.create_task(d.ask(b | {"n": 1})) for b in bodies(9, 40)]
+            while len(engine.requests) < 10 + 9:
+                await asyncio.sleep(0.01)
             low = await d.ask(bodies(1, 20)[0] | {"priority": 1})
             assert low.status == 429, "the last places are not for the lowest class"
             assert (await d.ask(bodies(1, 20)[0])).ok
