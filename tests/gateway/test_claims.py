@@ -16,7 +16,7 @@ from tests.gateway.valkey import Valkey
 from octavo.gateway.claims import Claim, Claims
 from octavo.gateway.idempotency import Entry, Identity, encode, fingerprint_of, key_digest
 from octavo.gateway.metrics import GatewayMetrics
-from octavo.gateway.redis_store import FIRST_REST_S, RedisStore
+from octavo.gateway.redis_store import FIRST_REST_S, WRITE_DEADLINE_S, RedisStore
 from octavo.gateway.store import Item
 from octavo.v1.errors import ANSWER_NOT_KEPT, IDEMPOTENCY_KEY_REUSED, OctavoError
 
@@ -32,7 +32,8 @@ class Gateway:
 
     def __init__(self, valkey: Valkey, name: str) -> None:
         self.name = name
-        self.store = RedisStore(valkey.url)
+        # As long as a write: on a busy machine it would be missed now and then.
+        self.store = RedisStore(valkey.url, deadline_s=WRITE_DEADLINE_S)
         self.metrics = GatewayMetrics(CollectorRegistry())
         self.claims = Claims(self.store, metrics=self.metrics, owner=name, ttl_s=50)
         self.waited: list[Entry] = []

@@ -108,12 +108,13 @@ class RedisStore:
 
     Args:
         url: redis://, rediss:// or unix:// address.
+        deadline_s: of a short command.
 
     Raises:
         OctavoError: BAD_SETTING when the address cannot be understood.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, deadline_s: float = DEADLINE_S) -> None:
         try:
             pool = redis.BlockingConnectionPool.from_url(
                 url,
@@ -131,6 +132,7 @@ class RedisStore:
                 BAD_SETTING, key="redis", value=MASK, origin="settings", reason=_NO_ADDRESS
             ) from None
         self._client = redis.Redis(connection_pool=pool)
+        self._deadline_s = deadline_s
         self._free = asyncio.Semaphore(MAX_CONNECTIONS)
         self.breaker = Breaker()
 
@@ -173,12 +175,12 @@ class RedisStore:
         await self._client.aclose(close_connection_pool=True)
 
     async def _ask(
-        self, *words: str | bytes | int, patient: bool = True, deadline_s: float = DEADLINE_S
+        self, *words: str | bytes | int, patient: bool = True, deadline_s: float | None = None
     ) -> object:
         """Runs one short command."""
-        async with self._turn(WAIT_S if patient else DEADLINE_S):
+        async with self._turn(WAIT_S if patient else self._deadline_s):
             try:
-                async with _deadline(deadline_s):
+                async with _deadline(deadline_s or self._deadline_s):
                     with _heeding_cancel():
                         value: object = await self._client.execute_command(*words)  # type: ignore[no-untyped-call]
             except ResponseError as error:
