@@ -142,8 +142,9 @@ class Kubectl:
             AssertionError: it is still there.
         """
         end = time.monotonic() + timeout_s
-        while found := self._maybe(kind, name, namespace):
-            assert time.monotonic() < end, json.dumps(found, indent=1)
+        flags = ("--ignore-not-found", "-o", "json")
+        while found := self("get", kind, name, *flags, namespace=namespace):
+            assert time.monotonic() < end, found
             time.sleep(POLL_S)
 
     def _states(self, kind: str, name: str, namespace: str, timeout_s: float) -> Iterator[Object]:
@@ -168,11 +169,6 @@ class Kubectl:
             finally:
                 bell.cancel()
                 process.kill()
-
-    def _maybe(self, kind: str, name: str, namespace: str) -> Object:
-        flags = ("--ignore-not-found", "-o", "json")
-        found: Object = json.loads(self("get", kind, name, *flags, namespace=namespace) or "{}")
-        return found
 
 
 def _told(kubectl: subprocess.Popen[str]) -> Iterator[Object]:

@@ -135,6 +135,13 @@ def test_what_is_found_to_be_gone_is_forgotten_until_it_is_seen_again() -> None:
     assert mirror.see(DEPLOYMENT, thing("d", 6)) == CHAT
 
 
+def with_condition(**condition: str) -> Mirror:
+    """Returns one that has seen the service `a`, of which the status says that."""
+    mirror = Mirror()
+    mirror.see(INFERENCE_SERVICE, thing("a", 5, status={"conditions": [condition]}))
+    return mirror
+
+
 def test_readiness_is_what_the_status_says() -> None:
     mirror = Mirror()
     for name, status in (("a", {"conditions": [{"type": "Ready", "status": "True"}]}), ("b", {})):
@@ -154,9 +161,7 @@ def test_readiness_is_what_the_status_says() -> None:
 def test_gateways_reach_or_miss_engines_that_have_loaded_only(
     status: str, reason: str, told: bool | None
 ) -> None:
-    mirror = Mirror()
-    routable = {"type": "Routable", "status": status, "reason": reason}
-    mirror.see(INFERENCE_SERVICE, thing("a", 5, status={"conditions": [routable]}))
+    mirror = with_condition(type="Routable", status=status, reason=reason)
     assert dict(mirror.reach()).get(Key("shop", "a")) is told
 
 
@@ -172,7 +177,5 @@ def test_gateways_reach_or_miss_engines_that_have_loaded_only(
 def test_whoever_is_to_have_no_engines_misses_none(
     status: str, reason: str, told: bool | None
 ) -> None:
-    mirror = Mirror()
-    ready = {"type": "Ready", "status": status, "reason": reason}
-    mirror.see(INFERENCE_SERVICE, thing("a", 5, status={"conditions": [ready]}))
+    mirror = with_condition(type="Ready", status=status, reason=reason)
     assert dict(mirror.readiness()).get(Key("shop", "a")) is told

@@ -119,7 +119,7 @@ class RedisStore:
             pool = redis.BlockingConnectionPool.from_url(
                 url,
                 max_connections=MAX_CONNECTIONS,
-                timeout=DEADLINE_S,
+                timeout=deadline_s,
                 socket_timeout=WRITE_DEADLINE_S,
                 socket_connect_timeout=WRITE_DEADLINE_S,
                 retry=Retry(NoBackoff(), 0),
