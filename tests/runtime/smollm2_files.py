@@ -1,4 +1,7 @@
-"""SmolLM2's tokenizer.json and chat template, rebuilt from the GGUF file of a package."""
+"""SmolLM2's tokenizer.json and chat template, rebuilt from the GGUF file of a package.
+
+All made when first asked for: each process of a run collects all tests, and runs some.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
+from octavo.engine.models.gguf_header import read_header
+from octavo.runtime.tokenizer import Tokenizer
 
 
 @functools.cache
@@ -17,8 +21,7 @@ def _metadata() -> dict[str, Any]:
     assert spec is not None
     assert spec.origin is not None
     path = next(Path(spec.origin).parent.glob("*.gguf"))
-    fields = GGUFReader(path).fields
-    return {k: f.contents() for k, f in fields.items() if k.startswith("tokenizer")}
+    return dict(read_header(path).metadata)
 
 
 def chat_template() -> str:
@@ -73,3 +76,8 @@ def tokenizer_json() -> bytes:
             },
         }
     ).encode()
+
+
+@functools.cache
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_json(tokenizer_json())

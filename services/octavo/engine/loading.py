@@ -124,9 +124,9 @@ class Loading:
         cost = CostModel(copy_us_per_block=self._copy_us(runner))
         exact = self._stage("warm-up", lambda: self._warm_up(runner))
         card, files = self._card(checkpoint, runner, plan, exact=exact)
-        tokenizer = Tokenizer.from_json(checkpoint.tokenizer_json)
+        tokenizer, decoder = Tokenizer.with_reference(checkpoint.tokenizer_json)
         cache = self._cache(card, runner, plan)
-        core = self._core(card, checkpoint, runner, cache, cost)
+        core = self._core(card, decoder, runner, cache, cost)
         log.info(
             "engine_loaded", model=card.model, numerics=card.numerics_id, exact=exact,
             threads=torch.get_num_threads(), tokenizer=tokenizer.backend,
@@ -199,7 +199,8 @@ class Loading:
         return min(times[1:])
 
     def _warm_up(self, runner: ModelRunner) -> tuple[bool, str]:
-        runner.warm_up()
+        if runner.device.type != "cpu":  # there nothing is compiled for a size: the check is enough
+            runner.warm_up()
         exact = runner.check_exact()
         kind = "exact" if exact else "NOT exact: outputs may depend on batching"
         return exact, f"{kind} · {torch.get_num_threads()} threads · {runner.numerics_id}"
@@ -287,7 +288,7 @@ class Loading:
     def _core(
         self,
         card: engine_pb2.ModelCard,
-        checkpoint: Checkpoint,
+        decoder: tokenizers.Tokenizer,
         runner: ModelRunner,
         cache: PrefixCache,
         cost: CostModel,
@@ -305,7 +306,6 @@ class Loading:
             ageing_s_per_token=config.ageing_s_per_token,
             max_preemptions=config.max_preemptions,
         )
-        decoder = tokenizers.Tokenizer.from_str(checkpoint.tokenizer_json.decode())
 
         def new_detokenizer(request: Request, *, chars_sent: int) -> Detokenizer:
             return Detokenizer(

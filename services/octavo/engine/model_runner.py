@@ -54,11 +54,11 @@ class ModelRunner:
     ) -> None:
         config = checkpoint.config
         self._dtype = dtype
-        self._device = device or torch.device("cpu")
+        self.device = device or torch.device("cpu")
         self._block_tokens = block_tokens
         self._max_batched_tokens = max_batched_tokens
         with torch.inference_mode():
-            self._model = Llama(checkpoint, dtype=dtype, device=self._device)
+            self._model = Llama(checkpoint, dtype=dtype, device=self.device)
         self._sampler = Sampler(config.vocab_size)
         self._page = kv_pool.page_shape(
             layers=config.num_layers,
@@ -168,30 +168,27 @@ class ModelRunner:
         pairs = [(1 + 2 * i, len(self.host_pool) - 1 - i) for i in range(count)]
         transfer_blocks(self.pool, self.host_pool, pairs)
         transfer_blocks(self.host_pool, self.pool, [(slot, block) for block, slot in pairs])
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return 2 * count
 
     @torch.inference_mode()
     def check_exact(self) -> bool:
         """Tells whether a request's logits are the same bits alone, in chunks and in a batch.
 
-        Runs the loaded weights on a sequence of 70 tokens, so that each product is tried with a
-        row alone, with few rows and with many.
+        Runs the loaded weights on a sequence of 70 tokens twice, so that each product is tried
+        with a row alone, with few rows and with many: in chunks, and whole behind another request.
         """
-        length = 70
+        length, before = 70, 20
         vocab = self._model.config.vocab_size
         tokens = [(i * 7919 + 11) % vocab for i in range(length)]
-        others = [(i * 104729 + 5) % vocab for i in range(length)]
+        others = [(i * 104729 + 5) % vocab for i in range(before)]
         table = self._blocks(0, length)
-        second = self._blocks(len(table), length)
-        whole = self._logits_alone([(tokens, 0, table)])
-        cuts = [0, 1, 8, 40, 68, 69, length]
+        second = self._blocks(len(table), before)
+        cuts = [0, 1, 8, 40, 69, length]
         chunked = [(tokens[start:stop], start, table) for start, stop in itertools.pairwise(cuts)]
-        batched = self._logits_alone([(others, 0, second), (tokens, 0, table)])[length:]
-        return torch.equal(whole, self._logits_alone(*[[c] for c in chunked])) and torch.equal(
-            whole, batched
-        )
+        batched = self._logits_alone([(others, 0, second), (tokens, 0, table)])[before:]
+        return torch.equal(batched, self._logits_alone(*[[chunk] for chunk in chunked]))
 
     def _logits_alone(self, *steps: Sequence[Chunk]) -> torch.Tensor:
         """Returns all logits of steps that are run one after the other in a fresh pool."""
@@ -206,15 +203,15 @@ class ModelRunner:
         return list(range(first, first + -(-num_tokens // self._block_tokens)))
 
     def _new_pool(self, num_blocks: int) -> torch.Tensor:
-        return torch.empty((num_blocks, *self._page), dtype=self._dtype, device=self._device)
+        return torch.empty((num_blocks, *self._page), dtype=self._dtype, device=self.device)
 
     def _new_host_pool(self, num_blocks: int) -> torch.Tensor:
-        pinned = self._device.type == "cuda"
+        pinned = self.device.type == "cuda"
         return torch.empty((num_blocks, *self._page), dtype=self._dtype, pin_memory=pinned)
 
     def _page_bytes(self, slot: int) -> torch.Tensor:
-        if self._device.type == "cuda":  # a copy of the last step may still be under way
-            torch.cuda.current_stream(self._device).synchronize()
+        if self.device.type == "cuda":  # a copy of the last step may still be under way
+            torch.cuda.current_stream(self.device).synchronize()
         return self.host_pool[slot].reshape(-1).view(torch.uint8)
 
     def _ragged(self, chunks: Sequence[Chunk], pool: torch.Tensor) -> Ragged:
@@ -244,7 +241,7 @@ class ModelRunner:
         )
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return torch.from_numpy(values).to(self.device)
 
     def _logits(self, hidden: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
         index = torch.tensor(rows, device=hidden.device)

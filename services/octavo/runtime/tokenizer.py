@@ -76,7 +76,12 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, data: bytes) -> Tokenizer:
-        """Loads a `tokenizer.json`.
+        """Loads a `tokenizer.json`; see `with_reference` for errors."""
+        return cls.with_reference(data)[0]
+
+    @classmethod
+    def with_reference(cls, data: bytes) -> tuple[Tokenizer, tokenizers.Tokenizer]:
+        """Loads a `tokenizer.json`, and returns besides what `tokenizers` makes of it.
 
         Raises:
             OctavoError: MODEL_UNREADABLE when `tokenizers` cannot read it.
@@ -84,7 +89,7 @@ class Tokenizer:
         try:
             text = data.decode()
             raw = json.loads(text)
-            reference = _reference_backend(text)
+            reference = _load(text)
         except Exception as error:  # tokenizers raises bare Exception
             raise OctavoError(
                 MODEL_UNREADABLE, path="tokenizer.json", reason=str(error)[:200]
@@ -100,8 +105,9 @@ class Tokenizer:
             )
             for t in added
         ]
-        return cls(
-            _fast_backend(text, reference, [s.text for s in specials]) or reference,
+        fast = _fast_backend(text, reference, [s.text for s in specials])
+        made = cls(
+            fast or _reference_backend(reference, text),
             tokens=tokens,
             specials=specials,
             byte_level="ByteLevel" in json.dumps([raw.get("decoder"), raw.get("pre_tokenizer")]),
@@ -109,6 +115,7 @@ class Tokenizer:
             and any(t.get("normalized") for t in added),
             bound=LengthBound.of(raw, tokens.values()),
         )
+        return made, reference
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Returns the ids; `allow_special` lets literal control tokens in the text become ids."""
@@ -163,11 +170,15 @@ def _vocabulary(raw: Mapping[str, object]) -> dict[str, int]:
     return {**pairs, **{t["content"]: t["id"] for t in added}}
 
 
-def _reference_backend(text: str) -> _Backend:
-    loud = tokenizers.Tokenizer.from_str(text)
-    loud.no_truncation()
-    loud.no_padding()
-    quiet = tokenizers.Tokenizer.from_str(loud.to_str())
+def _load(text: str) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer.from_str(text)
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def _reference_backend(loud: tokenizers.Tokenizer, text: str) -> _Backend:
+    quiet = _load(text)
     quiet.encode_special_tokens = True
 
     def encode(value: str) -> list[int]:
@@ -188,7 +199,9 @@ def _reference_backend(text: str) -> _Backend:
     )
 
 
-def _fast_backend(text: str, reference: _Backend, specials: Sequence[str]) -> _Backend | None:
+def _fast_backend(
+    text: str, reference: tokenizers.Tokenizer, specials: Sequence[str]
+) -> _Backend | None:
     """Returns the fast library, or None when it cannot be trusted with this file."""
     try:
         fast = fastokens.Tokenizer.from_json_str(text)
@@ -222,19 +235,34 @@ def _fast_backend(text: str, reference: _Backend, specials: Sequence[str]) -> _B
     return backend
 
 
-def _first_difference(fast: _Backend, reference: _Backend, specials: Sequence[str]) -> int | None:
-    for number, text in enumerate(probe_texts(specials)):
-        try:
-            ids = fast.encode(text)
-            equal = (
-                ids == reference.encode(text)
-                and fast.encode_plain(text) == reference.encode_plain(text)
-                and fast.decode(ids, True) == reference.decode(ids, True)
-                and fast.decode(ids[1:], False) == reference.decode(ids[1:], False)
-            )
-        except Exception as error:  # a library that raises is not used
-            log.warning("fast_tokenizer_raised", reason=str(error)[:200])
-            return number
-        if not equal:
-            return number
+def _first_difference(
+    fast: _Backend, reference: tokenizers.Tokenizer, specials: Sequence[str]
+) -> int | None:
+    # Loading a file twice takes longer than all probes: the reference is switched instead.
+    try:
+        for plain, encode in ((False, fast.encode), (True, fast.encode_plain)):
+            reference.encode_special_tokens = plain
+            for number, text in enumerate(probe_texts(specials)):
+                if not _agree(encode, fast.decode, reference, text):
+                    return number
+    finally:
+        reference.encode_special_tokens = False
     return None
+
+
+def _agree(
+    encode: Callable[[str], list[int]],
+    decode: Callable[[list[int], bool], str],
+    reference: tokenizers.Tokenizer,
+    text: str,
+) -> bool:
+    try:
+        ids = encode(text)
+        return (
+            ids == reference.encode(text, add_special_tokens=False).ids
+            and decode(ids, True) == reference.decode(ids)
+            and decode(ids[1:], False) == reference.decode(ids[1:], skip_special_tokens=False)
+        )
+    except Exception as error:  # a library that raises is not used
+        log.warning("fast_tokenizer_raised", reason=str(error)[:200])
+        return False
