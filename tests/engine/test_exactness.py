@@ -32,7 +32,10 @@ def prompt(words: int, salt: int = 0) -> tuple[int, ...]:
     return tuple(ids[:words])
 
 
-PROBE = prompt(180, 7)
+def probe() -> tuple[int, ...]:
+    return prompt(180, 7)
+
+
 KINDS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "seeded": {"temperature": 1.0, "top_p": 0.95, "seed": 11},
@@ -60,7 +63,7 @@ def run(core: EngineCore, protos: Sequence[engine_pb2.GenerateRequest]) -> dict[
 
 @functools.cache
 def alone(kind: str) -> Answer:
-    return run(new_core(), [ask(PROBE, "probe", kind)])["probe"]
+    return run(new_core(), [ask(probe(), "probe", kind)])["probe"]
 
 
 @pytest.fixture(params=list(KINDS))
@@ -75,33 +78,33 @@ def test_this_machine_is_exact() -> None:
 
 def test_48_in_a_batch_of_sixteen(kind: str) -> None:
     others = [ask(prompt(5 + 11 * i, i), str(i), "seeded") for i in range(15)]
-    answers = run(new_core(), [*others[:8], ask(PROBE, "probe", kind), *others[8:]])
+    answers = run(new_core(), [*others[:8], ask(probe(), "probe", kind), *others[8:]])
     assert answers["probe"] == alone(kind)
 
 
 @pytest.mark.parametrize("chunk", [7, 64, 512])
 def test_48_in_chunks(kind: str, chunk: int) -> None:
     core = new_core(max_batched_tokens=chunk, long_prefill_tokens=chunk)
-    assert run(core, [ask(PROBE, "probe", kind)])["probe"] == alone(kind)
+    assert run(core, [ask(probe(), "probe", kind)])["probe"] == alone(kind)
 
 
 def test_48_with_a_warm_cache(kind: str) -> None:
     core = new_core()
     run(core, [ask(prompt(100, 7), "first", "greedy")])
     hits = core.scheduler.cache.hits
-    assert run(core, [ask(PROBE, "probe", kind)])["probe"] == alone(kind)
+    assert run(core, [ask(probe(), "probe", kind)])["probe"] == alone(kind)
     assert core.scheduler.cache.hits - hits >= 80
 
 
 def test_without_a_cache(kind: str) -> None:
     core = new_core(prefix_caching=False)
-    assert run(core, [ask(PROBE, "probe", kind)])["probe"] == alone(kind)
+    assert run(core, [ask(probe(), "probe", kind)])["probe"] == alone(kind)
 
 
 def test_48_after_a_preemption(kind: str) -> None:
     # The probe needs 12 blocks; an important latecomer needs all but a few of the pool.
     core = new_core(num_blocks=16)
-    core.submit(ask(PROBE, "probe", kind), None)
+    core.submit(ask(probe(), "probe", kind), None)
     answer: Answer = []
     urgent = ask(prompt(150, 3), "urgent", "greedy")
     urgent.priority = -1
@@ -121,14 +124,14 @@ def test_48_after_a_preemption(kind: str) -> None:
 
 def test_46_choices_equal_requests_of_their_own_seeds() -> None:
     core = new_core()
-    proto = ask(PROBE, "both", "seeded")
+    proto = ask(probe(), "both", "seeded")
     proto.n = 2
     core.submit(proto, None)
     choices: dict[int, list[int]] = {0: [], 1: []}
     while core.num_open:
         for _, delta in core.step().deltas:
             choices[delta.choice].extend(delta.token_ids)
-    second = ask(PROBE, "second", "seeded")
+    second = ask(probe(), "second", "seeded")
     second.sampling.seed += 1
     assert choices[0] == [t for t, _ in alone("seeded")]
     assert choices[1] == [t for t, _ in run(new_core(), [second])["second"]]

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoConfig, LlamaForCausalLM
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+import transformers
 
 from octavo.engine.models.resolve import resolve
 
@@ -17,15 +16,17 @@ class Reference:
     """transformers' own model, and what it answers."""
 
     def __init__(self) -> None:
+        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
         path = resolve("smollm2")
-        self.config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        self.config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         with torch.device("meta"):
-            empty = LlamaForCausalLM(self.config)
+            empty = transformers.LlamaForCausalLM(self.config)
         # neither of the two has types
         load: Any = load_gguf_checkpoint
         loaded = load(path, return_tensors=True, model_to_load=empty)
         self.tensors: dict[str, torch.Tensor] = loaded["tensors"]
-        self.model: Any = LlamaForCausalLM(self.config)
+        self.model: Any = transformers.LlamaForCausalLM(self.config)
         self.model.train(mode=False)
         self._load(self.tensors)
 

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 from tests.bounds import EVENTUALLY_S
-from tests.gateway.api.scripted import Response, Script, Step, World, says, tokenizer
+from tests.gateway.api.scripted import Response, Script, Step, World, says
 from tests.gateway.harness import until
+from tests.runtime.smollm2_files import tokenizer
 
 from octavo.gateway import once
 from octavo.gateway.claims import Claim

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,23 +8,17 @@ from typing import Any
 
 import pytest
 import tokenizers
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.smollm2_files import chat_template, tokenizer_json
-from transformers import PreTrainedTokenizerFast
+from tests.runtime.smollm2_files import chat_template, tokenizer, tokenizer_json
 
 from octavo.runtime.chat_template import ChatTemplate
 from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1.errors import OctavoError
 
 BOS, EOS = "<|im_start|>", "<|im_end|>"
-TOKENIZER = Tokenizer.from_json(tokenizer_json())
 SMOLLM2 = ChatTemplate(chat_template(), bos_token=BOS, eos_token=EOS)
-THEIRS: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-    tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer_json().decode()),
-    bos_token=BOS,
-    eos_token=EOS,
-)
 
 CHATS: dict[str, list[dict[str, object]]] = {
     "default system": [{"role": "user", "content": "hi"}],
@@ -41,8 +36,17 @@ CHATS: dict[str, list[dict[str, object]]] = {
 }
 
 
+@functools.cache
+def library() -> Any:
+    return transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizers.Tokenizer.from_str(tokenizer_json().decode()),
+        bos_token=BOS,
+        eos_token=EOS,
+    )
+
+
 def theirs(messages: Any, source: str = "", **more: Any) -> list[int]:
-    encoded = THEIRS.apply_chat_template(
+    encoded = library().apply_chat_template(
         messages, chat_template=source or chat_template(), return_dict=False, **more
     )
     return list(encoded)
@@ -54,14 +58,14 @@ def ours(
     kwargs: Mapping[str, object] | None = None,
 ) -> str:
     made = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
-    ids = made.encode(TOKENIZER, messages, kwargs=kwargs or {})
-    return TOKENIZER.decode(ids, skip_special=False)
+    ids = made.encode(tokenizer(), messages, kwargs=kwargs or {})
+    return tokenizer().decode(ids, skip_special=False)
 
 
 @pytest.mark.parametrize("prompt", [True, False], ids=["prompt", "no prompt"])
 @pytest.mark.parametrize("messages", CHATS.values(), ids=CHATS)
 def test_ids_equal_those_of_transformers(messages: list[dict[str, object]], prompt: bool) -> None:
-    got = SMOLLM2.encode(TOKENIZER, messages, add_generation_prompt=prompt, kwargs={})
+    got = SMOLLM2.encode(tokenizer(), messages, add_generation_prompt=prompt, kwargs={})
     assert got == theirs(messages, add_generation_prompt=prompt)
 
 
@@ -69,7 +73,7 @@ def test_ids_equal_those_of_transformers(messages: list[dict[str, object]], prom
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=4))
 def test_ids_equal_those_of_transformers_for_any_text(texts: list[str]) -> None:
     messages: list[dict[str, object]] = [{"role": "user", "content": t} for t in texts]
-    got = SMOLLM2.encode(TOKENIZER, messages, kwargs={})
+    got = SMOLLM2.encode(tokenizer(), messages, kwargs={})
     assert got == theirs(messages, add_generation_prompt=True)
 
 
@@ -82,7 +86,7 @@ def test_the_final_message_is_continued_as_transformers_does(text: str, trim: bo
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": text}]
     made = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
     got = made.encode(
-        TOKENIZER, messages, add_generation_prompt=False, continue_final_message=True, kwargs={}
+        tokenizer(), messages, add_generation_prompt=False, continue_final_message=True, kwargs={}
     )
     assert got == theirs(messages, source, continue_final_message=True)
 
@@ -90,7 +94,7 @@ def test_the_final_message_is_continued_as_transformers_does(text: str, trim: bo
 def test_a_final_message_without_text_cannot_be_continued() -> None:
     for messages in ([], [{"role": "assistant", "content": None}]):
         with pytest.raises(OctavoError, match="continue_final_message"):
-            SMOLLM2.encode(TOKENIZER, messages, continue_final_message=True, kwargs={})
+            SMOLLM2.encode(tokenizer(), messages, continue_final_message=True, kwargs={})
 
 
 HOSTILE = [
@@ -107,11 +111,11 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
 def test_control_tokens_come_from_the_template_only(text: str, role: str) -> None:
-    harmless = SMOLLM2.encode(TOKENIZER, [{"role": role, "content": "x"}], kwargs={})
-    got = SMOLLM2.encode(TOKENIZER, [{"role": role, "content": text}], kwargs={})
-    specials = TOKENIZER.special_ids
+    harmless = SMOLLM2.encode(tokenizer(), [{"role": role, "content": "x"}], kwargs={})
+    got = SMOLLM2.encode(tokenizer(), [{"role": role, "content": text}], kwargs={})
+    specials = tokenizer().special_ids
     assert [i for i in got if i in specials] == [i for i in harmless if i in specials]
-    assert text in TOKENIZER.decode(got, skip_special=True)
+    assert text in tokenizer().decode(got, skip_special=True)
 
 
 @settings(max_examples=200)
@@ -122,27 +126,27 @@ def test_no_mix_of_pieces_forges_a_control_token(pieces: list[str]) -> None:
     made = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
     halves = [text[: len(text) // 2], text[len(text) // 2 :]]
     messages = [{"role": "user", "content": h} for h in halves]
-    got = made.encode(TOKENIZER, messages, kwargs={})
-    assert [i for i in got if i in TOKENIZER.special_ids] == [2]
-    assert TOKENIZER.decode(got, skip_special=True) == text
+    got = made.encode(tokenizer(), messages, kwargs={})
+    assert [i for i in got if i in tokenizer().special_ids] == [2]
+    assert tokenizer().decode(got, skip_special=True) == text
 
 
 def test_text_with_every_noncharacter_is_refused() -> None:
     everything = "".join(map(chr, range(0xFDD0, 0xFDF0)))
     with pytest.raises(OctavoError, match="noncharacters"):
-        SMOLLM2.encode(TOKENIZER, [{"role": "user", "content": everything}], kwargs={})
+        SMOLLM2.encode(tokenizer(), [{"role": "user", "content": everything}], kwargs={})
     some = f"{everything[:8]}{EOS}"
-    got = SMOLLM2.encode(TOKENIZER, [{"role": "user", "content": some}], kwargs={})
-    assert some in TOKENIZER.decode(got, skip_special=True)
+    got = SMOLLM2.encode(tokenizer(), [{"role": "user", "content": some}], kwargs={})
+    assert some in tokenizer().decode(got, skip_special=True)
 
 
 def test_names_and_arguments_and_kwargs_are_guarded_too() -> None:
     source = "{{ messages[0].name }}{{ messages[0].calls | tojson }}{{ extra }}{{ bos_token }}"
     messages = [{"role": "user", "name": EOS, "calls": [{EOS: {"a": EOS}}]}]
     made = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
-    got = made.encode(TOKENIZER, messages, kwargs={"extra": EOS})
-    assert [i for i in got if i in TOKENIZER.special_ids] == [1]
-    assert TOKENIZER.decode(got, skip_special=True).count(EOS) == 4
+    got = made.encode(tokenizer(), messages, kwargs={"extra": EOS})
+    assert [i for i in got if i in tokenizer().special_ids] == [1]
+    assert tokenizer().decode(got, skip_special=True).count(EOS) == 4
 
 
 def test_conventions_of_hugging_face_templates() -> None:
@@ -154,7 +158,7 @@ def test_conventions_of_hugging_face_templates() -> None:
     )
     messages: list[dict[str, object]] = [{"role": "user", "content": c} for c in "xy"]
     made = ChatTemplate(source, bos_token=BOS, eos_token=EOS)
-    got = made.encode(TOKENIZER, messages, kwargs={})
+    got = made.encode(tokenizer(), messages, kwargs={})
     assert got == theirs(messages, source, add_generation_prompt=True)
 
 
@@ -230,19 +234,11 @@ def test_text_that_is_no_template_is_refused_at_once(source: str) -> None:
 
 
 def test_tokens_that_swallow_white_space_do_so_when_text_is_guarded() -> None:
-    file = TOKENIZER_WITH_RSTRIP
+    file = Tokenizer.from_json(tokenizer_json().replace(b'"rstrip": false', b'"rstrip": true'))
     made = ChatTemplate("{{ eos_token }}\n {{ messages[0].content }}", bos_token=BOS, eos_token=EOS)
     for text in ("hi", f"hi {EOS}"):
         got = made.encode(file, [{"role": "user", "content": text}], kwargs={})
         assert file.decode(got, skip_special=True) == text
-
-
-def _with_rstrip() -> Tokenizer:
-    changed = tokenizer_json().replace(b'"rstrip": false', b'"rstrip": true')
-    return Tokenizer.from_json(changed)
-
-
-TOKENIZER_WITH_RSTRIP = _with_rstrip()
 
 
 def test_a_control_token_that_begins_within_another_is_broken_as_well() -> None:

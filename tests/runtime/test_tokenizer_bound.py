@@ -1,22 +1,29 @@
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.runtime.smollm2_files import tokenizer_json
+from tests.runtime.smollm2_files import tokenizer, tokenizer_json
 
-from octavo.runtime.tokenizer import Tokenizer
 from octavo.runtime.tokenizer_bound import LengthBound, byte_table
 from octavo.v1.errors import CONTEXT_LENGTH_EXCEEDED, OctavoError
 
-SMOLLM2 = Tokenizer.from_json(tokenizer_json())
-NAMES = [SMOLLM2.token_name(i) for i in range(SMOLLM2.vocab_size)]
-BOUND = LengthBound.of(json.loads(tokenizer_json()), NAMES)
 TOKENS = ("a", "abcd", *byte_table(), *(f"<0x{b:02X}>" for b in range(256)))
 LONGEST = 6
+
+
+@functools.cache
+def names() -> list[str]:
+    return [tokenizer().token_name(i) for i in range(tokenizer().vocab_size)]
+
+
+@functools.cache
+def bound_of_smollm2() -> LengthBound:
+    return LengthBound.of(json.loads(tokenizer_json()), names())
 
 
 def bound(**changes: Any) -> int:
@@ -33,13 +40,15 @@ def bound(**changes: Any) -> int:
 @example("\x04\x16" * 200)
 @example("\U0010ffff\U000e0041" * 200)
 def test_no_text_has_fewer_tokens(text: str) -> None:
-    assert BOUND.least_tokens(text) <= len(SMOLLM2.encode(text, allow_special=True))
+    assert bound_of_smollm2().least_tokens(text) <= len(
+        tokenizer().encode(text, allow_special=True)
+    )
 
 
 def test_the_longest_token_bounds_it() -> None:
-    longest = max(map(len, NAMES))
-    assert BOUND.chars_per_token == longest
-    assert BOUND.least_tokens("x" * (10 * longest + 1)) == 11
+    longest = max(map(len, names()))
+    assert bound_of_smollm2().chars_per_token == longest
+    assert bound_of_smollm2().least_tokens("x" * (10 * longest + 1)) == 11
 
 
 def test_a_vocabulary_without_some_continuation_byte_bounds_nothing() -> None:
@@ -94,8 +103,8 @@ def test_what_could_shorten_a_text_means_that_nothing_is_known(
 
 
 def test_a_length_that_alone_is_too_much_says_so() -> None:
-    SMOLLM2.check_length("x" * 512, 512, param="prompt")
+    tokenizer().check_length("x" * 512, 512, param="prompt")
     with pytest.raises(OctavoError) as caught:
-        SMOLLM2.check_length("x" * 100_000, 512, param="prompt")
+        tokenizer().check_length("x" * 100_000, 512, param="prompt")
     assert caught.value.kind is CONTEXT_LENGTH_EXCEEDED
     assert "has at least" in caught.value.message

@@ -7,7 +7,8 @@ import json
 import random
 from collections.abc import Iterable
 
-from tests.gateway.api.scripted import Response, Step, World, says, tokenizer
+from tests.gateway.api.scripted import Response, Step, World, says
+from tests.runtime.smollm2_files import tokenizer
 from tests.sim.loop import run
 
 from octavo.gateway.api.events import KEEP_ALIVE

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import transformers
 from tests.engine.models.tiny_model import CONFIG, weights
-from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
-from transformers.configuration_utils import PreTrainedConfig
 
 from octavo.engine.models.config import ModelConfig, from_gguf, from_hugging_face
 from octavo.engine.models.fields import UnreadableError
@@ -36,18 +35,20 @@ def test_a_llama_config_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "name", "bias", "qk_norm"),
+    ("family", "options", "bias", "qk_norm"),
     [
-        (LlamaConfig(), "LlamaForCausalLM", False, False),
-        (MistralConfig(sliding_window=None), "MistralForCausalLM", False, False),
-        (Qwen2Config(), "Qwen2ForCausalLM", True, False),
-        (Qwen3Config(), "Qwen3ForCausalLM", False, True),
+        ("Llama", {}, False, False),
+        ("Mistral", {"sliding_window": None}, False, False),
+        ("Qwen2", {}, True, False),
+        ("Qwen3", {}, False, True),
     ],
     ids=["llama", "mistral", "qwen2", "qwen3"],
 )
 def test_configs_that_transformers_writes_are_read(
-    theirs: PreTrainedConfig, name: str, bias: bool, qk_norm: bool
+    family: str, options: dict[str, object], bias: bool, qk_norm: bool
 ) -> None:
+    theirs: transformers.PreTrainedConfig = getattr(transformers, f"{family}Config")(**options)
+    name = f"{family}ForCausalLM"
     theirs.architectures = [name]
     config = from_hugging_face(theirs.to_dict())
     assert (config.architecture, config.attention_bias, config.qk_norm) == (name, bias, qk_norm)

@@ -8,12 +8,11 @@ from typing import Any
 
 import gguf
 import pytest
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.models.tiny_model import ALPHABET, MERGES, TOKENS, write_gguf
 from tokenizers import Tokenizer, pre_tokenizers
-from transformers import AutoTokenizer
-from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
 from octavo.engine.models.checkpoint import open_checkpoint
 from octavo.engine.models.resolve import resolve
@@ -50,7 +49,7 @@ def ours() -> Tokenizer:
 def theirs() -> Tokenizer:
     """transformers' conversion, mended: it drops the split of digits that "smollm" stands for."""
     path = resolve("smollm2")
-    converted = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    converted = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     backend: Tokenizer = converted.backend_tokenizer
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -125,7 +124,9 @@ def test_qwen2_equals_transformers(tmp_path: Path) -> None:
     vocab = {token: i for i, token in enumerate(TOKENS)}
     merges: list[Any] = [tuple(merge.split(" ")) for merge in MERGES]
     end = "<|end|>"
-    theirs = Qwen2Tokenizer(vocab=vocab, merges=merges, unk_token=end, eos_token=end, pad_token=end)
+    theirs = transformers.Qwen2Tokenizer(
+        vocab=vocab, merges=merges, unk_token=end, eos_token=end, pad_token=end
+    )
     ours = Tokenizer.from_str(made.decode())
     for text in TEXTS:
         wanted = theirs.backend_tokenizer.encode(text, add_special_tokens=False).ids

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+import transformers
 
 from octavo.engine.models.llama3_rope import llama3_factors
 
 
 @pytest.mark.parametrize(("head_dim", "factor"), [(128, 8.0), (64, 32.0)])
 def test_factors_equal_transformers(head_dim: int, factor: float) -> None:
-    config = LlamaConfig(
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = transformers.LlamaConfig(
         hidden_size=head_dim * 4,
         num_attention_heads=4,
         max_position_embeddings=131072,

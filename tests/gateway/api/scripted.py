@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
-from tests.runtime.smollm2_files import chat_template, tokenizer_json
+from tests.runtime.smollm2_files import chat_template, tokenizer
 
 from octavo.gateway.admission import Admission
 from octavo.gateway.app import App, build_app
@@ -25,7 +25,6 @@ from octavo.gateway.once import Once
 from octavo.gateway.routing import Route
 from octavo.runtime.chat_template import ChatTemplate
 from octavo.runtime.env import SystemEnv
-from octavo.runtime.tokenizer import Tokenizer
 from octavo.v1 import common_pb2, engine_pb2
 from octavo.v1.errors import MODEL_LOADING, MODEL_NOT_FOUND, RECORD_UNAVAILABLE, OctavoError
 from octavo.v1.validation import Capacity, validate_request
@@ -36,11 +35,6 @@ LENGTH = common_pb2.FINISH_REASON_LENGTH
 
 Step = engine_pb2.Delta | OctavoError | float
 Script = Callable[[Call], Iterable[Step]]
-
-
-@functools.cache
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_json(tokenizer_json())
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from tests.gateway.api.scripted import World, tokenizer
+from tests.gateway.api.scripted import World
+from tests.runtime.smollm2_files import tokenizer
 
 
 def test_max_completion_tokens_is_the_newer_name() -> None:

@@ -1,36 +1,42 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
-from tests.gateway.api.scripted import World, made_model, says, tokenizer
+from tests.gateway.api.scripted import World, made_model, says
+from tests.runtime.smollm2_files import tokenizer
 
 
 def prompts(world: World) -> list[list[int]]:
     return [list(c.request.token_ids.ids) for c in world.dispatcher.calls]
 
 
-def ids(text: str) -> list[int]:
-    return tokenizer().encode(text, allow_special=True)
+def ids(*parts: str | int) -> list[int]:
+    """The tokens of texts, and those that are given as such."""
+    found = (
+        [p] if isinstance(p, int) else tokenizer().encode(p, allow_special=True) for p in parts
+    )
+    return list(itertools.chain.from_iterable(found))
 
 
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("Once", [ids("Once")]),
-        (["Once", "Then"], [ids("Once"), ids("Then")]),
+        ("Once", [["Once"]]),
+        (["Once", "Then"], [["Once"], ["Then"]]),
         ([5, 6, 7], [[5, 6, 7]]),
         ([[5, 6], [7]], [[5, 6], [7]]),
         ([5], [[5]]),
-        (["Once", [5]], [ids("Once"), [5]]),
-        ("<|im_start|>user", [[1, *ids("user")]]),
+        (["Once", [5]], [["Once"], [5]]),
+        ("<|im_start|>user", [[1, "user"]]),
     ],
     ids=str,
 )
-def test_shapes_of_prompts(prompt: Any, expected: list[list[int]]) -> None:
+def test_shapes_of_prompts(prompt: Any, expected: list[list[str | int]]) -> None:
     world = World()
     assert world.complete(prompt).status == 200
-    assert prompts(world) == expected
+    assert prompts(world) == [ids(*parts) for parts in expected]
 
 
 @pytest.mark.parametrize(

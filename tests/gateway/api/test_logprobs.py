@@ -5,7 +5,8 @@ import math
 from typing import Any
 
 import pytest
-from tests.gateway.api.scripted import World, candidates, says, tokenizer
+from tests.gateway.api.scripted import World, candidates, says
+from tests.runtime.smollm2_files import tokenizer
 
 from octavo.gateway.api.logprobs import LegacyLogprobs, chat_logprobs, floored, token_name
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.gateway.api.scripted import World, made_model, tokenizer
+from tests.gateway.api.scripted import World, made_model
+from tests.runtime.smollm2_files import tokenizer
 
 from octavo.gateway.api.messages import normalise
 from octavo.v1.errors import OctavoError

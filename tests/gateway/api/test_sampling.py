@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 import pytest
-from tests.gateway.api.scripted import LENGTH, World, made_model, says, tokenizer
+from tests.gateway.api.scripted import LENGTH, World, made_model, says
+from tests.runtime.smollm2_files import tokenizer
 
 from octavo.v1 import engine_pb2
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.gateway.api.scripted import STOP, Step, World, tokenizer
+from tests.gateway.api.scripted import STOP, Step, World
+from tests.runtime.smollm2_files import tokenizer
 
 from octavo.v1 import engine_pb2
 
