@@ -46,16 +46,19 @@ def test_command_line_imports_nothing_heavy(arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("flag", "budget_s"), [("--version", 0.15), ("--help", 0.3)])
-def test_quick_answers_are_within_their_budgets(flag: str, budget_s: float) -> None:
-    # Processor time: on a quiet machine it is the whole, and other work does not change it.
-    def cost() -> float:
+@pytest.mark.parametrize("flag", ["--version", "--help"])
+def test_quick_answers_take_little_more_than_python_itself(flag: str) -> None:
+    """In processor time, least of some: a slow or busy machine takes longer for both."""
+
+    def cost(*arguments: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        octavo(flag)
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(cost() for _ in range(3)) < budget_s
+    # 0.05 s where --version takes 0.09; torch would take 1.7, grpc and httpx 0.3.
+    known = min(cost("-c", "import asyncio") for _ in range(3))
+    assert min(cost("-m", "octavo.cli", flag) for _ in range(3)) < 3 * known
 
 
 def test_help_lists_the_verbs_in_order_of_use() -> None:

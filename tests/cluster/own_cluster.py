@@ -13,7 +13,7 @@ from tests.cluster.kubernetes import Kubernetes
 from tests.cluster.program import Program
 from tests.cluster.record import Record
 
-READY_S = 120.0
+READY_S = 240.0
 """For a machine that is busy with other things; a quiet one needs 5."""
 
 
