@@ -77,7 +77,7 @@ def test_this_machine_is_exact() -> None:
 
 
 def test_48_in_a_batch_of_sixteen(kind: str) -> None:
-    others = [ask(prompt(5 + 11 * i, i), str(i), "seeded") for i in range(15)]
+    others = [ask(prompt(5 + 6 * i, i), str(i), "seeded") for i in range(15)]
     answers = run(new_core(), [*others[:8], ask(probe(), "probe", kind), *others[8:]])
     assert answers["probe"] == alone(kind)
 
