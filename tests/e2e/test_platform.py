@@ -22,7 +22,7 @@ from tests.faults.stream_client import ask
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
-STREAMS, TOKENS = 20, 64
+STREAMS, TOKENS = 20, 32
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ PREFIX = "The binder sews the gatherings in order, and each page has its number.
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with pytest.MonkeyPatch.context() as patch:
         # Streams have to be open while something happens, and leave the cores to others.
-        patch.setenv(failpoint.VARIABLE, "engine.step=sleep(0.02)")
+        patch.setenv(failpoint.VARIABLE, "engine.step=sleep(0.05)")
         running = Serving(tmp_path_factory.mktemp("logs"), "--replicas", "2")
     with httpx.Client(base_url=running.url) as client:
         wait_for_engines(client, 2)
@@ -100,7 +100,7 @@ def test_an_engine_that_is_killed_under_load_costs_nobody_a_token(serving: Servi
     async def one(client: httpx.AsyncClient, i: int) -> tuple[str, str, list[int]]:
         body = {
             "model": MODEL, "prompt": f"Request {i}: " + PREFIX[: 40 * (i % 7)], "stream": True,
-            "max_tokens": 80, "ignore_eos": True, "return_token_ids": True,
+            "max_tokens": 40, "ignore_eos": True, "return_token_ids": True,
             "temperature": 0.8 * (i % 2), "seed": i,
         }  # fmt: skip
         text, ids = "", list[int]()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _WEIGHT = 0.1
 """Of a new observation in the moving average: the last twenty or so steps count."""
 
-_FIRST_TOKENS = 128
+_FIRST_TOKENS = 64
 """A first step that takes some seconds on the slowest machine that would be used."""
 _LEAST_TOKENS = 32
 """Smaller chunks waste the weights that each step reads."""
