@@ -18,7 +18,7 @@ from tests.cluster.images import Images
 from tests.cluster.kubectl import Kubectl, Object
 from tests.cluster.kubernetes import condition, node_is_ready
 from tests.cluster.machine import Machine, Result, own_network
-from tests.cluster.own_cluster import READY_S, OwnCluster
+from tests.cluster.own_cluster import API_SERVER, READY_S, OwnCluster
 from tests.cluster.packages import NODE as PACKAGES
 from tests.cluster.packages import ensure
 from tests.cluster.places import HERE, cache_folder, claim, say
@@ -33,7 +33,6 @@ _NODE_USERS = {
     "kube-proxy": ("system:kube-proxy", ""),
     "kube-router": ("kube-router", "system:masters"),
 }
-_FIRST = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _LAST = ("kube-proxy", "kube-router")
 """They end when their node is not known yet."""
 
@@ -76,17 +75,15 @@ class Node(OwnCluster):
         own_network(self.machine, ADDRESS)
         self._keep_images()
         self.parts.update(self._programs())
-        for name in _FIRST:
-            self.parts[name].start()
+        self.start_parts("etcd", API_SERVER)
         self._images = Images(self.machine, self.parts["containerd"], self.site.folder)
         self._images.start()
         self.import_program(Path(program("pause")), node_files.PAUSE_IMAGE)
         self.import_program(Path(program("coredns")), node_files.COREDNS_IMAGE)
         self.until_ready()
-        self.parts["kubelet"].start()
+        self.start_parts("kube-controller-manager", "kube-scheduler", "kubelet")
         self.parts["kubelet"].until(self._has_a_node, READY_S)
-        for name in _LAST:
-            self.parts[name].start()
+        self.start_parts(*_LAST)
         self.kubectl("apply", "--filename", str(HERE / "coredns.yaml"))
         self.kubectl.apply(*node_files.storage(self.site.folder))
         self.kubectl.until(

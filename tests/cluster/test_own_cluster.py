@@ -1,0 +1,43 @@
+"""In which order a cluster comes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.cluster.kubectl import KubectlError
+from tests.cluster.own_cluster import API_SERVER, OwnCluster
+
+
+class Part:
+    """Notes when it is started."""
+
+    def __init__(self, name: str, story: list[str]) -> None:
+        self.alive = False
+        self._name = name
+        self._story = story
+
+    def start(self) -> None:
+        self.alive = True
+        self._story.append(self._name)
+
+    def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        while not condition():
+            self._story.append("not ready")
+
+
+def test_who_needs_the_api_server_is_started_when_that_answers() -> None:
+    """The controller manager gives up after ten seconds, and nodes would never be Ready."""
+    story: list[str] = []
+    refused = [KubectlError("refused")] * 2
+
+    def kubectl(*_: str) -> str:
+        if refused:
+            raise refused.pop()
+        return "ok"
+
+    names = ("etcd", API_SERVER, "kube-controller-manager", "kwok")
+    parts: Any = {name: Part(name, story) for name in names}
+    unused: Any = None
+    OwnCluster(unused, record=unused, kubectl=kubectl, parts=parts).start()  # type: ignore[arg-type]
+    assert story == [*names[:2], "not ready", "not ready", *names[2:]]
