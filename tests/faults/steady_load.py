@@ -10,6 +10,9 @@ from tests.faults.figures import milliseconds, quantile
 from tests.faults.stream_client import Answer
 from tests.faults.workload import Body
 
+_MOST_OPEN = 64
+"""More than these are a machine that is too slow for the rate, which would be what is tested."""
+
 
 class SteadyLoad:
     """An async context: it begins with an undisturbed run and ends when it is left.
@@ -17,7 +20,7 @@ class SteadyLoad:
     Args:
         deployment: who is asked.
         bodies: asked in turn.
-        pause_s: between two requests; they overlap.
+        pause_s: between two requests; they overlap, as long as not too many are open.
         keyed: send an idempotency key with each, so that each touches the store.
     """
 
@@ -34,6 +37,7 @@ class SteadyLoad:
         self._pause_s = pause_s
         self._keyed = keyed
         self._tasks: list[asyncio.Task[Answer]] = []
+        self._room = asyncio.Semaphore(_MOST_OPEN)
         self._expected: list[object] = []
         self._driver: asyncio.Task[None]
         self.answers: list[Answer] = []
@@ -53,10 +57,12 @@ class SteadyLoad:
 
     async def _drive(self) -> None:
         while True:
+            await self._room.acquire()
             number = len(self._tasks)
             headers = {"Idempotency-Key": f"steady-{id(self)}-{number}"} if self._keyed else {}
             asking = self._deployment.ask(self._bodies[number % len(self._bodies)], headers)
             self._tasks.append(asyncio.create_task(asking))
+            self._tasks[-1].add_done_callback(lambda _: self._room.release())
             await asyncio.sleep(self._pause_s)
 
     @property
