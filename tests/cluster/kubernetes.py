@@ -30,7 +30,7 @@ class Kubernetes:
 
     @contextmanager
     def namespace(self) -> Iterator[str]:
-        """Gives a new namespace in which pods can be made; its deletion is not waited for."""
+        """Gives a new namespace in which pods can be made; its end is not waited for."""
         name = f"test-{uuid.uuid4().hex[:10]}"
         # Pods need the account, which Kubernetes would make a moment later.
         account = {"name": "default", "namespace": name}
@@ -41,7 +41,11 @@ class Kubernetes:
         try:
             yield name
         finally:
-            self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+            self.vacate(name)
+
+    def vacate(self, namespace: str) -> None:
+        """Ends a namespace that is used no more."""
+        self.kubectl("delete", "namespace", namespace, "--wait=false", "--ignore-not-found")
 
     def delete_namespace(self, name: str) -> None:
         """Deletes a namespace with all that is in it; returns when it is gone."""
