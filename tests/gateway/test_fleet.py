@@ -105,6 +105,7 @@ def test_a_known_model_without_an_engine_is_unavailable_not_unknown(
             # A moment passes between the loss of a session and that of the connection.
             await until(lambda: refusal(gw, "tiny").kind is kind)
             error = refusal(gw, "tiny")
+            assert error.kind is kind
             assert error.retry_after_ms > 0
             assert gw.fleet.served() == []
 

@@ -174,10 +174,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def check_exact(self) -> bool:
-        """Tells whether a request's logits are the same bits alone, in chunks and in a batch.
+        """Tells whether a request's logits are the same bits alone in chunks and whole in a batch.
 
-        Runs the loaded weights on a sequence of 70 tokens twice, so that each product is tried
-        with a row alone, with few rows and with many: in chunks, and whole behind another request.
+        Runs the loaded weights on a sequence of 70 tokens twice, in chunks of different sizes and
+        behind another request: each product is tried with a row alone, with few and with many.
         """
         length, before = 70, 20
         vocab = self._model.config.vocab_size
