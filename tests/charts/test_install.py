@@ -15,9 +15,9 @@ from tests.charts.matrix import MATRIX
 from tests.charts.rendering import CHART, PREVIOUS, RELEASED, ROOT, Values, pods
 from tests.charts.test_scripts import run_cleanup
 from tests.cluster import external
+from tests.cluster.api import Object
 from tests.cluster.binaries import program
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes
 
 from octavo.operator import crd

@@ -10,8 +10,9 @@ import yaml
 from tests.charts.account import Rights
 from tests.charts.rendering import ROOT
 from tests.charts.test_access import USED, USED_AT_HOME
+from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.kubectl import Kubectl, Object
+from tests.cluster.kubectl import Kubectl
 from tests.cluster.kubernetes import condition
 from tests.operator.api_proxy import ApiProxy, Asked
 from tests.operator.operator_process import OperatorProcess, account

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from tests.cluster.api import Object
 from tests.cluster.binaries import build_all
-from tests.cluster.kubectl import Object
 from tests.cluster.machine import Machine
 from tests.cluster.packages import BUILDER, ensure
 from tests.cluster.places import alone, cache_folder, say

@@ -6,16 +6,19 @@ pods is played by kwok (stages.yaml says how to steer it).
 
 from __future__ import annotations
 
+import contextlib
+
 from tests.cluster import components
+from tests.cluster.api import ApiError, Object
 from tests.cluster.binaries import CONTROL_PLANE, build_all, program
 from tests.cluster.components import USERS, Site
-from tests.cluster.kubectl import Kubectl, KubectlError, Object
+from tests.cluster.kubectl import Kubectl
 from tests.cluster.own_cluster import READY_S, OwnCluster
 from tests.cluster.program import Program
 from tests.cluster.record import Record, clear_orphans, new_record
 from tests.ports import lasting_port
 
-_ACTING = "deployments,statefulsets,jobs,pods,hpa,pvc"
+_ACTING = ("deployments", "statefulsets", "jobs", "pods", "hpa", "pvc")
 """Kinds whose objects make controllers work, or take room of nodes."""
 
 
@@ -70,11 +73,10 @@ class ControlPlane(OwnCluster):
 
         Its deletion would take fifty requests: of all that tests cause, two fifths were these.
         """
-        flags = ("--all", "--wait=false")
-        try:
-            self.kubectl("delete", f"ois,{_ACTING}", *flags, namespace=namespace)
-        except KubectlError:  # the kind is not there, or not any more
-            self.kubectl("delete", _ACTING, *flags, namespace=namespace)
+        with contextlib.suppress(ApiError):  # the kind is not there, or not any more
+            self.kubectl.api.delete_all("ois", namespace)
+        for kind in _ACTING:
+            self.kubectl.api.delete_all(kind, namespace)
 
 
 def _storage_class() -> Object:

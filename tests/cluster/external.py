@@ -39,5 +39,6 @@ def external_cluster() -> Iterator[Kubernetes]:
         with cluster.fake_node(gpus=8):
             yield cluster
     finally:
+        kubectl.api.close()
         kwok.terminate()
         record.undo()

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Set
 from typing import IO
 
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 
 _OCI = "application/vnd.oci.image"
 _CHUNK = 1 << 20

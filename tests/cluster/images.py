@@ -9,9 +9,9 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from typing import IO
 
+from tests.cluster.api import Object
 from tests.cluster.builder import Builder, made_of
 from tests.cluster.image_archive import full_name, sift
-from tests.cluster.kubectl import Object
 from tests.cluster.machine import Machine
 from tests.cluster.program import Program
 from tests.cluster.scratch_image import scratch_image

@@ -1,39 +1,32 @@
-"""A client of an API server through the real kubectl."""
+"""A client of an API server: in this process for what is asked often, else the real kubectl."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.bounds import EVENTUALLY_S
+from tests.cluster.api import Api, ApiError, MissingError, Object, Within, at_once
 
-Object = dict[str, Any]
-"""A resource as JSON."""
-
-POLL_S = 0.5
-"""Between two looks at what is waited for: each is a process that takes 0.06 s of a core."""
+POLL_S = 0.2
+"""Between two looks at what is waited for."""
 
 _COMMAND_S = 60.0
 
 
-class KubectlError(Exception):
-    """kubectl ended with another status than 0; the text is what it said."""
-
-
 class Kubectl:
-    """kubectl with one kubeconfig.
+    """kubectl with one kubeconfig, and what takes its place where a process would cost too much.
 
     Args:
         program: the path of kubectl.
         kubeconfig: how it reaches the API server.
         cache: where it keeps what the server can do.
         before: gives a command that runs ours elsewhere, asked each time.
+        within: does something in this process, but elsewhere alike.
     """
 
     def __init__(
@@ -43,8 +36,10 @@ class Kubectl:
         *,
         cache: Path,
         before: Callable[[], list[str]] = list,
+        within: Within = at_once,
     ) -> None:
         self.kubeconfig = kubeconfig
+        self.api = Api(kubeconfig, within=within)
         self._program = program
         self._before = before
         self._env = {
@@ -64,7 +59,7 @@ class Kubectl:
         """Runs one command and returns what it prints.
 
         Raises:
-            KubectlError: with what it said.
+            ApiError: with what it said.
         """
         done = subprocess.run(
             self._command(*arguments, namespace=namespace),
@@ -76,7 +71,7 @@ class Kubectl:
             check=False,
         )
         if done.returncode != 0:
-            raise KubectlError(done.stderr.strip() or done.stdout.strip())
+            raise ApiError(done.stderr.strip() or done.stdout.strip())
         return done.stdout
 
     def _command(self, *arguments: str, namespace: str) -> list[str]:
@@ -87,24 +82,18 @@ class Kubectl:
         """Returns one object.
 
         Raises:
-            KubectlError: also when there is none.
+            ApiError: also when there is none.
         """
-        found: Object = json.loads(self("get", kind, name, "-o", "json", namespace=namespace))
-        return found
+        return self.api.get(kind, name, namespace)
 
     def list(self, kind: str, *, namespace: str = "", selector: str = "") -> list[Object]:
         """Returns the objects of a kind, in one namespace or in all."""
-        where = [] if namespace else ["--all-namespaces"]
-        which = ["--selector", selector] if selector else []
-        text = self("get", kind, "-o", "json", *where, *which, namespace=namespace)
-        items: list[Object] = json.loads(text)["items"]
-        return items
+        return self.api.list(kind, namespace, selector)
 
     def apply(self, *objects: Object, namespace: str = "", manager: str = "test") -> None:
         """Applies objects on the server's side, in the order given."""
-        bundle = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-        flags = ("apply", "--server-side", "--field-manager", manager, "--filename", "-")
-        self(*flags, namespace=namespace, stdin=bundle)
+        for item in objects:
+            self.api.apply(item, namespace, manager)
 
     def annotate(self, kind: str, name: str, *, namespace: str = "", **values: str) -> None:
         """Sets annotations `fake.octavo.dev/…`, `_` for `-`; an empty value removes one."""
@@ -127,7 +116,7 @@ class Kubectl:
         """
         end, found = time.monotonic() + timeout_s, Object()
         while (rest_s := end - time.monotonic()) > 0:
-            for found in self._states(kind, name, namespace, rest_s):
+            for found in self.api.states(kind, name, namespace, rest_s):
                 if condition(found):
                     return found
         state = json.dumps(found.get("status", found), indent=1)
@@ -142,49 +131,15 @@ class Kubectl:
             AssertionError: it is still there.
         """
         end = time.monotonic() + timeout_s
-        flags = ("--ignore-not-found", "-o", "json")
-        while found := self("get", kind, name, *flags, namespace=namespace):
+        while found := self._found(kind, name, namespace):
             assert time.monotonic() < end, found
             time.sleep(POLL_S)
 
-    def _states(self, kind: str, name: str, namespace: str, timeout_s: float) -> Iterator[Object]:
-        """Yields each state of an object; ends with the time, or when the server ends the watch.
-
-        One process for them all: one for each look takes 0.06 s of a core, and comes late.
-        """
-        which = (kind, "--field-selector", f"metadata.name={name}")
-        flags = ("--watch", "--output-watch-events", "--output", "json")
-        with subprocess.Popen(
-            self._command("get", *which, *flags, namespace=namespace),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self._env,
-        ) as process:
-            bell = threading.Timer(timeout_s, process.kill)
-            bell.start()
-            try:
-                yield from _told(process)
-            finally:
-                bell.cancel()
-                process.kill()
-
-
-def _told(kubectl: subprocess.Popen[str]) -> Iterator[Object]:
-    """Yields the objects of the events that a kubectl prints, until they or it have ended."""
-    assert kubectl.stdout is not None
-    assert kubectl.stderr is not None
-    is_silent = True
-    for line in kubectl.stdout:
-        is_silent = False
-        if not line.endswith("\n"):
-            break  # it ended in the middle of it
-        event = json.loads(line)
-        if event["type"] != "DELETED":
-            yield event["object"]
-    if is_silent and kubectl.wait() > 0:
-        raise KubectlError(kubectl.stderr.read().strip())
+    def _found(self, kind: str, name: str, namespace: str) -> Object | None:
+        try:
+            return self.api.get(kind, name, namespace)
+        except MissingError:
+            return None
 
 
 def _annotation(key: str, value: str) -> str:

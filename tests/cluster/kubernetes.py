@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster.kubectl import Kubectl, Object
+from tests.cluster.api import Object
+from tests.cluster.kubectl import Kubectl
 
 FAKE_NODES = "fake.octavo.dev/node"
 """Annotation of the nodes that kwok plays."""

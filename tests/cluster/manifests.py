@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 
 
 def pod_template(app: str, *, gpus: int = 0, node: str = "", **spec: object) -> Object:

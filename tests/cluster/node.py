@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster import components, node_files
+from tests.cluster.api import Object
 from tests.cluster.binaries import NODE, build_all, program
 from tests.cluster.builder import Builder
 from tests.cluster.components import USERS, Site
 from tests.cluster.images import Images
-from tests.cluster.kubectl import Kubectl, Object
+from tests.cluster.kubectl import Kubectl
 from tests.cluster.kubernetes import condition, node_is_ready
 from tests.cluster.machine import Machine, Result, own_network
 from tests.cluster.own_cluster import API_SERVER, READY_S, OwnCluster
@@ -65,6 +66,7 @@ class Node(OwnCluster):
             site.kubeconfig("admin"),
             cache=site.folder / "kubectl",
             before=lambda: self.machine.entering("net"),
+            within=self.machine.in_network,
         )
         super().__init__(site, record=record, kubectl=kubectl, parts={})
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.cluster.api import Object
 from tests.cluster.components import DNS_ADDRESS, Site
-from tests.cluster.kubectl import Object
 
 NODE = "node"
 POD_RANGE = "10.244.0.0/16"

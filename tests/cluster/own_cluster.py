@@ -7,8 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.cluster.api import Object
 from tests.cluster.components import Site
-from tests.cluster.kubectl import Kubectl, KubectlError, Object
+from tests.cluster.kubectl import Kubectl
 from tests.cluster.kubernetes import Kubernetes
 from tests.cluster.program import Program
 from tests.cluster.record import Record
@@ -64,14 +65,7 @@ class OwnCluster(Kubernetes):
 
     def until_ready(self) -> None:
         """Waits until the API server says that it is ready."""
-
-        def answers() -> bool:
-            try:
-                return self.kubectl("get", "--raw", "/readyz", "--request-timeout=2s") == "ok"
-            except KubectlError:
-                return False
-
-        self.parts[API_SERVER].until(answers, READY_S)
+        self.parts[API_SERVER].until(self.kubectl.api.ready, READY_S)
 
     def kill(self, part: str) -> None:
         """kill -9 of one part, such as `kube-apiserver`."""
@@ -85,6 +79,7 @@ class OwnCluster(Kubernetes):
 
     def stop(self) -> None:
         """Ends everything and leaves nothing."""
+        self.kubectl.api.close()
         for part in self.parts.values():
             part.kill()
         self.record.undo()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.cluster.api import ApiError, Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.kubectl import KubectlError, Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.cluster.manifests import deployment, disruption_budget, job, pod
 from tests.cluster.places import ROOT
@@ -195,7 +195,7 @@ def test_rules_of_a_resource_are_enforced(cluster: Kubernetes, namespace: str) -
             "metadata": {"name": "r"},
             "spec": {"low": 3, "high": 2},
         }
-        with pytest.raises(KubectlError, match="low must not be above high"):
+        with pytest.raises(ApiError, match="low must not be above high"):
             cluster.kubectl.apply(wrong, namespace=namespace)
         cluster.kubectl.apply({**wrong, "spec": {"low": 2, "high": 3}}, namespace=namespace)
     finally:
@@ -204,7 +204,7 @@ def test_rules_of_a_resource_are_enforced(cluster: Kubernetes, namespace: str) -
 
 def test_two_managers_of_one_field_are_in_conflict(cluster: Kubernetes, namespace: str) -> None:
     cluster.kubectl.apply(deployment("shared", 1), namespace=namespace, manager="first")
-    with pytest.raises(KubectlError, match='conflict with "first"'):
+    with pytest.raises(ApiError, match='conflict with "first"'):
         cluster.kubectl.apply(deployment("shared", 2), namespace=namespace, manager="second")
 
 
@@ -227,7 +227,7 @@ def test_a_drain_waits_for_the_disruption_budget(cluster: Kubernetes, namespace:
         cluster.kubectl.until(
             lambda b: b["status"].get("currentHealthy") == 2, "pdb", "kept", namespace=namespace
         )
-        with pytest.raises(KubectlError, match="violate the pod's disruption budget"):
+        with pytest.raises(ApiError, match="violate the pod's disruption budget"):
             cluster.kubectl("drain", node, "--timeout=1s")
         assert len(cluster.kubectl.list("pods", namespace=namespace)) == 2
         cluster.kubectl("delete", "pdb", "kept", namespace=namespace)
@@ -251,7 +251,7 @@ def test_requests_are_in_the_audit_log(control_plane: ControlPlane, namespace: s
 def test_a_part_can_die_and_return(control_plane: ControlPlane, namespace: str, part: str) -> None:
     control_plane.kubectl.apply(deployment("lasting", 1), namespace=namespace)
     control_plane.kill(part)
-    with pytest.raises(KubectlError):
+    with pytest.raises(ApiError):
         control_plane.kubectl("get", "nodes", "--request-timeout=2s")
     control_plane.restart(part)
     control_plane.kubectl.until(

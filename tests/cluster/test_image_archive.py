@@ -8,8 +8,8 @@ import json
 import tarfile
 
 import pytest
+from tests.cluster.api import Object
 from tests.cluster.image_archive import full_name, sift
-from tests.cluster.kubectl import Object
 
 BASE, TOP = b"base" * 100, b"top" * 100
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cluster.api import ApiError, Object
 from tests.cluster.binaries import program
 from tests.cluster.builder import Builder
-from tests.cluster.kubectl import KubectlError, Object
 from tests.cluster.kubernetes import condition
 from tests.cluster.manifests import disruption_budget
 from tests.cluster.node import Node
@@ -81,7 +81,7 @@ def ask(node: Node, namespace: str, client: str, url: str) -> str:
 def reach(node: Node, namespace: str, client: str, url: str) -> str:
     """Asks until there is an answer: packet rules follow what the API server says."""
     for _ in range(30):
-        with contextlib.suppress(KubectlError):
+        with contextlib.suppress(ApiError):
             return ask(node, namespace, client, url)
     return ask(node, namespace, client, url)
 
@@ -124,7 +124,7 @@ def test_a_network_policy_cuts_a_foreign_pod_off(talking: Node, home: str) -> No
     for _ in range(30):
         try:
             ask(talking, home, "stranger", "http://server")
-        except KubectlError:
+        except ApiError:
             break
     else:
         pytest.fail("the stranger was never cut off")
@@ -137,7 +137,7 @@ def test_a_drain_waits_for_the_disruption_budget(talking: Node, home: str) -> No
     available(talking, home, "kept")
     drain = ("drain", NODE, "--ignore-daemonsets", "--pod-selector=app=kept")
     try:
-        with pytest.raises(KubectlError, match="violate the pod's disruption budget"):
+        with pytest.raises(ApiError, match="violate the pod's disruption budget"):
             talking.kubectl(*drain, "--timeout=2s")
         talking.kubectl("delete", "pdb", "kept", namespace=home)
         talking.kubectl(*drain, "--timeout=60s")
@@ -154,7 +154,7 @@ def test_restricted_pods_run_and_write_to_their_volume(talking: Node, home: str)
         "metadata": {"name": "models"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     }
-    with pytest.raises(KubectlError, match="violates PodSecurity"):
+    with pytest.raises(ApiError, match="violates PodSecurity"):
         talking.kubectl("run", "lax", "--image", IMAGE, namespace=home)
     careful = talker(
         "careful",
@@ -177,7 +177,7 @@ def test_restricted_pods_run_and_write_to_their_volume(talking: Node, home: str)
     available(talking, home, "careful")
     write = ("exec", "deployment/careful", "--", "/talker", "write", "/models/weights")
     talking.kubectl(*write, namespace=home)
-    with pytest.raises(KubectlError, match="read-only file system"):
+    with pytest.raises(ApiError, match="read-only file system"):
         talking.kubectl(*write[:-1], "/weights", namespace=home)
 
 

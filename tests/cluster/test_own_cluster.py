@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from tests.cluster.kubectl import KubectlError
 from tests.cluster.own_cluster import API_SERVER, OwnCluster
 
 
@@ -29,15 +29,11 @@ class Part:
 def test_who_needs_the_api_server_is_started_when_that_answers() -> None:
     """The controller manager gives up after ten seconds, and nodes would never be Ready."""
     story: list[str] = []
-    refused = [KubectlError("refused")] * 2
-
-    def kubectl(*_: str) -> str:
-        if refused:
-            raise refused.pop()
-        return "ok"
-
+    answers = [False, False, True]
+    api = SimpleNamespace(ready=lambda: answers.pop(0))
+    kubectl: Any = SimpleNamespace(api=api)
     names = ("etcd", API_SERVER, "kube-controller-manager", "kwok")
     parts: Any = {name: Part(name, story) for name in names}
     unused: Any = None
-    OwnCluster(unused, record=unused, kubectl=kubectl, parts=parts).start()  # type: ignore[arg-type]
+    OwnCluster(unused, record=unused, kubectl=kubectl, parts=parts).start()
     assert story == [*names[:2], "not ready", "not ready", *names[2:]]

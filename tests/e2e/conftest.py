@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.charts.rendering import PREVIOUS
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.cluster.node import ADDRESS, Node
 from tests.e2e.collector import Collector
 from tests.e2e.load import Questions

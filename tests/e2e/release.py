@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import aiohttp
 import yaml
 from tests.charts.rendering import CHART, PREVIOUS, VERSION, version_of
+from tests.cluster.api import Object
 from tests.cluster.binaries import program
 from tests.cluster.builder import Builder
-from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import condition
 from tests.cluster.node import ADDRESS, Node
 from tests.faults.child_process import ROOT

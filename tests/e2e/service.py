@@ -6,7 +6,8 @@ import json
 import time
 from collections.abc import Callable
 
-from tests.cluster.kubectl import POLL_S, Object
+from tests.cluster.api import Object
+from tests.cluster.kubectl import POLL_S
 from tests.cluster.kubernetes import condition
 from tests.e2e.release import MODEL, Platform
 

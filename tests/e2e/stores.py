@@ -7,7 +7,7 @@ import json
 import redis
 from tests.bounds import EVENTUALLY_S
 from tests.charts.rendering import VERSION
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.cluster.kubernetes import condition
 from tests.cluster.node import Node
 from tests.cluster.program import wait_until

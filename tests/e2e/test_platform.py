@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 from tests.charts.rendering import PREVIOUS, VERSION, version_of
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.cluster.kubernetes import condition
 from tests.cluster.node_files import NODE
 from tests.e2e.collector import TRACEPARENT, Collector, check

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from tests.certificates import Authority, Certificate
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.cluster.kubernetes import condition
 from tests.e2e.load import Questions
 from tests.e2e.release import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.cluster.kubectl import KubectlError
+from tests.cluster.api import ApiError
 from tests.cluster.kubernetes import condition
 from tests.cluster.node_files import NODE
 from tests.e2e.conftest import small
@@ -67,7 +67,7 @@ def test_a_drained_node_evicts_one_engine_at_a_time_and_cuts_no_stream(
             drained = pool.submit(kubectl, *flags, "--timeout=150s", timeout_s=160.0)
             first = service.until_going()
             (other,) = before - {f"{service.namespace}/{first}"}
-            with pytest.raises(KubectlError, match="disruption budget"):
+            with pytest.raises(ApiError, match="disruption budget"):
                 evict(service, other.partition("/")[2])
             kubectl("uncordon", NODE)
             drained.result()

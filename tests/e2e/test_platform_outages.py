@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 import pytest
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.cluster.kubernetes import condition
 from tests.e2e.load import Questions, spread
 from tests.e2e.release import Platform, url_of

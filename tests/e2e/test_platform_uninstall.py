@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.e2e.conftest import RESTRICTED, SECRET, small
 from tests.e2e.load import Questions
 from tests.e2e.release import RIGHTS, VALUES, Platform, url_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.cluster.manifests import deployment
 
 LABEL = "serving.octavo.dev/service"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tests.charts.released_engines import kept
 from tests.charts.rendering import RELEASED, version_of
-from tests.cluster.kubectl import KubectlError
+from tests.cluster.api import ApiError
 from tests.cluster.kubernetes import Kubernetes
 from tests.operator.on_api_server import defined, ready, reason, resource
 from tests.operator.operator_process import OperatorProcess, account
@@ -81,7 +81,7 @@ def store(cluster: Kubernetes, namespace: str, *resources: Manifest) -> None:
     for _ in range(100):  # until the definition has reached who serves it
         try:
             cluster.kubectl.apply(probe, namespace=namespace)
-        except KubectlError:
+        except ApiError:
             return
         cluster.kubectl("delete", "ois", probe["metadata"]["name"], namespace=namespace)
     raise AssertionError("the strict definition does not come back")
@@ -91,7 +91,7 @@ def applied(cluster: Kubernetes, namespace: str, found: Manifest) -> None:
     for left in reversed(range(100)):
         try:
             cluster.kubectl.apply(found, namespace=namespace)
-        except KubectlError:
+        except ApiError:
             if not left:
                 raise
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.cluster.kubernetes import Kubernetes
 from tests.operator.api_proxy import ApiProxy
 from tests.operator.operator_process import OperatorProcess, account

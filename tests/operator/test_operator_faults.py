@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
+from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.api_proxy import ApiProxy, Asked
 from tests.operator.operator_process import OperatorProcess, account

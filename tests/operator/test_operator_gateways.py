@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.bounds import EVENTUALLY_S
-from tests.cluster.kubectl import Object
+from tests.cluster.api import Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.api_proxy import ApiProxy
 from tests.operator.fake_gateway import NOWHERE, FakeGateway

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.cluster.kubectl import KubectlError, Object
+from tests.cluster.api import ApiError, Object
 from tests.cluster.kubernetes import Kubernetes
 from tests.operator.operator_process import OperatorProcess
 from tests.operator.test_operator_on_cluster import RESOURCE, is_ready, operator, prepared, service
@@ -41,7 +41,7 @@ def test_a_horizontal_pod_autoscaler_scales_a_service_and_nobody_takes_it_back(
         )  # fmt: skip
 
     kubectl.apply(service(), service("plain"), namespace=namespace)
-    with pytest.raises(KubectlError, match=r"the spec replicas field .* does not exist"):
+    with pytest.raises(ApiError, match=r"the spec replicas field .* does not exist"):
         kubectl("get", RESOURCE, "chat", "--subresource=scale", namespace=namespace)
     kubectl("scale", RESOURCE, "chat", "--replicas=1", namespace=namespace)
     for name in ("chat", "plain"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.kubectl import Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.operator_process import OperatorProcess
 from tests.operator.test_operator_on_cluster import (

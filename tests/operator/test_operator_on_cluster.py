@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.cluster.api import ApiError, Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.kubectl import KubectlError, Object
 from tests.cluster.kubernetes import Kubernetes, condition
 from tests.operator.operator_process import OperatorProcess, account
 
@@ -408,7 +408,7 @@ def test_a_drained_node_takes_one_engine_after_the_other(
         )
         cluster.kubectl.until(is_ready, RESOURCE, "chat", namespace=namespace)
         # The first may go; its successor finds no place, so the second has to stay.
-        with pytest.raises(KubectlError, match="violate the pod's disruption budget"):
+        with pytest.raises(ApiError, match="violate the pod's disruption budget"):
             cluster.kubectl("drain", node, "--delete-emptydir-data", "--timeout=5s")
         found = cluster.kubectl.until(
             lambda s: condition(s, "Scheduled") == "False", RESOURCE, "chat", namespace=namespace

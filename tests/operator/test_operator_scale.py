@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.cluster.api import Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.kubectl import Object
 from tests.operator.operator_process import OperatorProcess, account
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
