@@ -25,6 +25,7 @@ Within = Callable[[Callable[[], Any]], Any]
 """Does something somewhere, and returns what it returned."""
 
 _REQUEST_S = 60.0
+_RETRIES = 10
 _LISTED_S = 2.0
 """A definition is established a moment before its kind is listed."""
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -102,12 +103,18 @@ class Api:
         ).json()
         return found
 
-    def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
-        """Returns the objects of a kind, in one namespace or in all, each with its kind."""
+    def list(self, kinds: str, namespace: str, selector: str) -> list[Object]:
+        """Returns the objects of kinds (`pods` or `pods,services`), each with its kind.
+
+        They are those of one namespace, or of all.
+        """
         parameters = {"labelSelector": selector} if selector else {}
-        found = self._send("GET", self._kind(kind).path(namespace), params=parameters).json()
-        tag = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
-        return [tag | item for item in found["items"]]
+        items: list[Object] = []
+        for kind in kinds.split(","):
+            found = self._send("GET", self._kind(kind).path(namespace), params=parameters).json()
+            tag = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
+            items += [tag | item for item in found["items"]]
+        return items
 
     def apply(self, item: Object, namespace: str, manager: str) -> None:
         """Applies an object on the server's side; a field that its kind lacks is an error."""
@@ -180,18 +187,24 @@ class Api:
     def _answer(self, request: httpx2.Request, *, stream: bool = False) -> httpx2.Response:
         """Returns the answer to a request.
 
+        Asked to come again, as while a definition changes, it does so as client-go does.
+
         Raises:
             ApiError: with what kubectl would print.
         """
-        try:
-            response: httpx2.Response = self._within(
-                lambda: self._http.send(request, stream=stream)
-            )
-            if response.is_success:
-                return response
-            response.read()
-        except httpx2.HTTPError as error:
-            raise ApiError(f"{request.method} {request.url}: {error!r}") from error
+        for last in (*[False] * _RETRIES, True):
+            try:
+                response: httpx2.Response = self._within(
+                    lambda: self._http.send(request, stream=stream)
+                )
+                if response.is_success:
+                    return response
+                response.read()
+            except httpx2.HTTPError as error:
+                raise ApiError(f"{request.method} {request.url}: {error!r}") from error
+            if last or "retry-after" not in response.headers:
+                break
+            time.sleep(float(response.headers["retry-after"]))
         try:
             status = response.json()
         except json.JSONDecodeError:

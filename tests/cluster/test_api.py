@@ -21,11 +21,14 @@ def test_a_kind_has_all_names_that_kubectl_knows(
 
 
 def test_a_list_is_that_of_kubectl(cluster: Kubernetes, namespace: str) -> None:
-    cluster.kubectl.apply(pod("one"), pod("two"), namespace=namespace)
+    items = pod("one"), pod("two"), deployment("web", 0)
+    cluster.kubectl.apply(*items, namespace=namespace)
     told = cluster.kubectl("get", "pods", "--output", "json", namespace=namespace)
     found = cluster.kubectl.list("pods", namespace=namespace)
     assert [_identity(p) for p in found] == [_identity(p) for p in json.loads(told)["items"]]
     assert [p["metadata"]["name"] for p in found] == ["one", "two"]
+    both = cluster.kubectl.list("pods,deployments.apps", namespace=namespace)
+    assert [p["kind"] for p in both] == ["Pod", "Pod", "Deployment"]
     everywhere = cluster.kubectl.list("pods", selector="app=one,app!=two")
     assert _identity(found[0]) in [_identity(p) for p in everywhere]
 
