@@ -20,7 +20,8 @@ from tests.serving import Serving, command, environ
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    running = Serving(tmp_path_factory.mktemp("logs"))
+    # Few tokens fit, as a client without a limit gets all of them.
+    running = Serving(tmp_path_factory.mktemp("logs"), "--max-model-len", "128")
     yield running
     running.close()
 
@@ -28,7 +29,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def test_first_line_says_what_is_served(serving: Serving) -> None:
     first = serving.shown.splitlines()[0]
     assert first.startswith(
-        f"octavo {version('octavo')}   smollm2 · bfloat16 · 1,024 tokens · CPU, "
+        f"octavo {version('octavo')}   smollm2 · bfloat16 · 128 tokens · CPU, "
     )
 
 

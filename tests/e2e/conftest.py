@@ -84,6 +84,6 @@ def small(name: str, **cache: Object) -> Object:
         *variables,
         {"name": "HF_TOKEN", "valueFrom": token},
         # Streams have to be open while something happens, and leave the cores to that.
-        {"name": failpoint.VARIABLE, "value": "engine.step=sleep(0.2)"},
+        {"name": failpoint.VARIABLE, "value": "engine.step=sleep(0.4)"},
     ]
     return wanted

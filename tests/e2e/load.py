@@ -15,7 +15,7 @@ from tests.faults.stream_client import Answer, ask
 OPEN_S = 60.0
 
 
-def bodies(count: int, tokens: int = 24) -> list[dict[str, Any]]:
+def bodies(count: int, tokens: int = 12) -> list[dict[str, Any]]:
     """Returns requests for streams of so many tokens, greedy and sampled ones."""
     return [
         {
@@ -67,7 +67,7 @@ class Questions:
         tokens: of each answer.
     """
 
-    def __init__(self, platform: Platform, count: int = 20, tokens: int = 24) -> None:
+    def __init__(self, platform: Platform, count: int = 20, tokens: int = 12) -> None:
         self._platform = platform
         self.asked = bodies(count, tokens)
         answers = platform.ask_all(self.asked)

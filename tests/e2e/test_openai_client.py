@@ -128,12 +128,12 @@ def test_seeds_differ_and_repeat(client: openai.OpenAI, api: str) -> None:
     def ask(seed: int) -> str | None:
         if api == "chat":
             chat = client.chat.completions.create(
-                model=MODEL, messages=QUESTION, seed=seed, max_tokens=16, temperature=1
+                model=MODEL, messages=QUESTION, seed=seed, max_tokens=8, temperature=1
             )
             return chat.choices[0].message.content
         return (
             client.completions.create(
-                model=MODEL, prompt="Once", seed=seed, max_tokens=16, temperature=1
+                model=MODEL, prompt="Once", seed=seed, max_tokens=8, temperature=1
             )
             .choices[0]
             .text

@@ -22,7 +22,7 @@ from tests.faults.stream_client import ask
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
-STREAMS, TOKENS = 20, 32
+STREAMS, TOKENS = 20, 16
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_resource_becomes_an_answer(platform: Platform, service: Service) -> N
             model=MODEL,
             messages=[{"role": "user", "content": "What is the capital of France?"}],
             temperature=0,
-            max_tokens=24,
+            max_tokens=12,
         )
 
     answer = platform.node.in_network(ask_openai)

@@ -20,7 +20,7 @@ from tests.faults.stream_client import Answer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2400)]
 
-STREAMS, TOKENS = 6, 24
+STREAMS, TOKENS = 6, 12
 DNS = ("deployment", "coredns")
 SYSTEM = "kube-system"
 
