@@ -28,9 +28,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 def test_first_line_says_what_is_served(serving: Serving) -> None:
     first = serving.shown.splitlines()[0]
-    assert first.startswith(
-        f"octavo {version('octavo')}   smollm2 · bfloat16 · 128 tokens · CPU, "
-    )
+    assert first.startswith(f"octavo {version('octavo')}   smollm2 · bfloat16 · 128 tokens · CPU, ")
 
 
 def test_printed_curl_line_works(serving: Serving) -> None:

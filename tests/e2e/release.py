@@ -34,6 +34,7 @@ IMAGES = {
     for target in targets
 }
 RIGHTS = "roles,rolebindings"
+WORKLOADS = "pods,services,deployments,replicasets,statefulsets,jobs,cronjobs,hpa"
 TRACES = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{ADDRESS}:4317",
     "OTEL_BSP_SCHEDULE_DELAY": "500",
@@ -112,7 +113,9 @@ class Platform:
             others: what is in the namespace besides the release.
         """
         self.helm("uninstall", RELEASE, "--wait")
-        kinds = f"all,secrets,configmaps,leases,networkpolicies,pdb,serviceaccounts,{RIGHTS}"
+        kinds = (
+            f"{WORKLOADS},secrets,configmaps,leases,networkpolicies,pdb,serviceaccounts,{RIGHTS}"
+        )
         given = ("kube-root-ca.crt", "default", *others)
         end = time.monotonic() + 120.0
         while True:

@@ -29,6 +29,7 @@ def test_it_shows_probes_metrics_and_state_and_nothing_else() -> None:
             [told] = state["engines"]
             assert (told["address"], told["routable"]) == (engine.address, True)
             assert len(state["gateway"]) == 32
+            await asyncio.sleep(0.002)  # it is given in milliseconds
             again = (await watcher.get("/state")).json()
             assert 0 < state["uptime_s"] < again["uptime_s"]
             for path in ("/v1/models", "/v1/requests/x", "/", "/docs"):
