@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -164,6 +165,7 @@ class Deployment:
             for i in range(gateways)
         ]
         self.session: aiohttp.ClientSession
+        self._open: dict[object, Answer] = {}
 
     @property
     def gateway(self) -> Gateway:
@@ -210,7 +212,21 @@ class Deployment:
     ) -> Answer:
         """Sends one request and reads its answer to the end; see `stream_client.ask`."""
         url = self.gateways[gateway].url
-        return await ask(self.session, url, body, headers, on_first=on_first)
+        key = object()
+
+        def on_begin(answer: Answer) -> None:
+            self._open[key] = answer
+            on_first(answer)
+
+        try:
+            return await ask(self.session, url, body, headers, on_first=on_begin)
+        finally:
+            self._open.pop(key, None)
+
+    def busiest(self) -> Engine:
+        """Returns the engine on which most of the answers that go on began."""
+        begun = Counter(answer.route[0] for answer in self._open.values() if answer.status == 200)
+        return max(self.engines, key=lambda engine: begun[engine.address])
 
     async def get(self, path: str, *, gateway: int = 0) -> tuple[int, Any]:
         """Returns the status and the JSON of a page of a gateway."""

@@ -28,6 +28,8 @@ def test_streams_of_a_stopped_engine_go_on_and_its_late_tokens_are_dropped(share
         victim = d.engines[0]
 
         async def stop() -> None:
+            nonlocal victim
+            victim = d.busiest()
             d.stop(victim)
 
         expected = await undisturbed(d, asked)
