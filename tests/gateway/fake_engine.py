@@ -100,7 +100,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         self._num_blocks = num_blocks
         self._streams: list[asyncio.Queue[engine_pb2.StateUpdate]] = []
         self._sessions: list[_Session] = []
-        self._server: grpc.aio.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
         self._port = 0
         files = files or {
             "tokenizer.json": tokenizer_json(),
@@ -144,7 +144,7 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         return f"127.0.0.1:{self._port}"
 
     async def start(self, port: int = 0) -> FakeEngine:
-        """Listens; the port stays the same over restarts."""
+        """Listens until it is killed or its loop ends; the port stays the same over restarts."""
         server = grpc.aio.server(options=SERVER_OPTIONS)
         engine_pb2_grpc.add_EngineServicer_to_server(self, server)
         listen = f"127.0.0.1:{port or self._port}"
@@ -153,19 +153,21 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
         else:
             self._port = server.add_secure_port(listen, self.credentials)
         await server.start()
-        self._server = server
+        self._serving = asyncio.create_task(_serve(server))
+        await asyncio.sleep(0)  # a task that is cancelled before it begins ends nothing
         return self
 
     async def kill(self) -> None:
         """Breaks every stream off and stops listening."""
-        server, self._server = self._server, None
+        serving, self._serving = self._serving, None
         for session in self._sessions:
             for task in session.running.values():
                 task.cancel()
         self._sessions.clear()
         self._streams.clear()
-        if server is not None:
-            await server.stop(None)
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait([serving])
 
     async def restart(self) -> None:
         """A new process at the same address: another epoch, an empty cache."""
@@ -402,6 +404,17 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
             prefill_ms=1.5,
             decode_ms=2.5,
         )
+
+
+async def _serve(server: grpc.aio.Server) -> None:
+    """Stops it when cancelled, as asyncio.run does to all tasks: also at the end of a failed test.
+
+    A server that outlives its loop raises when it is collected, in whatever test runs by then.
+    """
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await server.stop(None)
 
 
 async def _main(port: int, delay_s: float) -> None:
