@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -196,6 +197,9 @@ class Deployment:
         trace: TracebackType | None,
     ) -> None:
         await self._end()
+        if error is not None:
+            for process in (*self.gateways, *self.engines):
+                sys.stdout.write(f"--- {process.name}\n{process.log[-3000:]}\n")
 
     async def _end(self) -> None:
         for process in (*self.gateways, *self.engines):
