@@ -334,6 +334,8 @@ class FakeEngine(engine_pb2_grpc.EngineServicer):
     async def _generate(
         self, session: _Session, request: engine_pb2.GenerateRequest, script: Script
     ) -> None:
+        if script.go is not None:
+            await script.go.wait()
         await asyncio.sleep(script.first_delay_s)
         usage = self._prefill(request)
         total = (

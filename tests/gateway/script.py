@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from octavo.v1 import common_pb2
@@ -15,6 +16,8 @@ class Script:
     refuse: OctavoError | None = None
     answer: bool = True
     """False: not a word, not even Accepted."""
+    go: asyncio.Event | None = None
+    """Before it is set there is no token."""
     first_delay_s: float = 0.0
     delay_s: float = 0.0
     """Before each further token."""
