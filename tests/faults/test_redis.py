@@ -281,19 +281,25 @@ def test_a_neighbours_reply_is_never_shown(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with world(tmp_path, gateways=2) as w:
             mine, other = await w.finished_id(), await w.finished_id()
-            assert (await w.deployment.get(f"/v1/requests/{mine}", gateway=1))[0] == 200
+
+            async def read() -> int:
+                while True:  # a busy machine misses the store's deadline now and then
+                    status, _ = await w.deployment.get(f"/v1/requests/{mine}", gateway=1)
+                    if status != 503:
+                        return status
+
+            assert await read() == 200
             foreign = (await text_of(w.admin, other)).encode()
 
             async def mix_up(command: Command, reply: bytes) -> bytes:
                 return bulk(foreign) if command[0].upper() == b"GET" else reply
 
             w.tap.answer = mix_up
-            status, _ = await w.deployment.get(f"/v1/requests/{mine}", gateway=1)
-            assert status == 404
+            assert await read() == 404
             unreadable = "octavo_gateway_records_unreadable_total"
             assert await w.deployment.gateways[1].metric(unreadable) == 1
             w.tap.calm()
-            assert (await w.deployment.get(f"/v1/requests/{mine}", gateway=1))[0] == 200
+            assert await read() == 200
 
     asyncio.run(scenario())
 
