@@ -281,7 +281,8 @@ def test_many_slow_uploads_cannot_take_more_memory_than_all_bodies_may() -> None
 
 def test_beyond_the_cap_a_request_is_refused_before_its_body_has_come() -> None:
     async def scenario() -> None:
-        engine = await FakeEngine(script=lambda _: Script(first_delay_s=1)).start()
+        go = asyncio.Event()
+        engine = await FakeEngine(script=lambda _: Script(go=go)).start()
         async with serving(engine, flags=("--max-requests", "2")) as (_, client):
             await ready(client)
             running = [asyncio.create_task(complete(client)) for _ in range(2)]
@@ -292,6 +293,7 @@ def test_beyond_the_cap_a_request_is_refused_before_its_body_has_come() -> None:
             assert status == 429
             assert re.search(rb"retry-after: \d+\r\n", answer)
             assert (await client.get("/healthz")).status_code == 200
+            go.set()
             assert await asyncio.gather(*running)
             assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
 

@@ -25,9 +25,9 @@ def test_an_hour_of_sleep_takes_no_time() -> None:
         await asyncio.sleep(3600)
         return asyncio.get_running_loop().time()
 
-    begin = time.monotonic()
+    begin = time.thread_time()  # not the time in which a busy machine does other work
     assert run(main, rng=random.Random(0)) == pytest.approx(4600)
-    assert time.monotonic() - begin < 600  # none of its own; the machine may do much else
+    assert time.thread_time() - begin < 1
 
 
 def test_timeouts_groups_and_context_variables_work() -> None:
